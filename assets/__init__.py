@@ -1,0 +1,1 @@
+"""What Dagster shows as assets: thin shells over the other rooms."""

@@ -1,0 +1,7 @@
+"""The hub: Event Hubs, a Kafka cluster or the embedded broker, and what is sent to it."""
+
+CLICKS = "clicks"
+HEARTBEATS = "heartbeats"
+SENSORS = "sensors"
+
+INPUT_HUBS = (CLICKS, HEARTBEATS, SENSORS)

@@ -1,0 +1,1 @@
+"""Realistic traffic for the three hubs, with faults on request, and a ledger of what the hub acknowledged."""

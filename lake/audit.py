@@ -1,0 +1,108 @@
+"""Holds what a ledger says was acknowledged against what the tables have. Reads Delta without Spark."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from lake.tables import Table
+
+EXAMPLES = 5
+NEEDED = ("body", "headers", "partition", "sequence_number")
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A record that the hub acknowledged: its number in the ledger, its place, and the digest of its bytes."""
+
+    number: int
+    partition: int
+    sequence_number: int
+    digest: str
+
+
+@dataclass
+class TableAudit:
+    """The verdict on one table. It is clean when the first four are 0."""
+
+    table: str
+    acknowledged: int
+    lost: int = 0
+    duplicated: int = 0
+    changed: int = 0
+    unexplained: int = 0
+    unconfirmed: int = 0
+    """Rows of records that were sent but never acknowledged, as happens when the hub or the sender is killed."""
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.duplicated or self.changed or self.unexplained)
+
+
+def audit_bronze(
+    table: Table,
+    lake_root: str,
+    acknowledged: Iterable[Acknowledged],
+    digest: Callable[[bytes | None], str],
+    number_of: Callable[[list[tuple[str, bytes | None]]], int | None],
+    may_be_unconfirmed: Callable[[int], bool],
+) -> TableAudit:
+    """Compares one bronze table with the acknowledged records of its hub.
+
+    `number_of` reads a row's number in the ledger from its headers, None for a record of somebody else.
+    """
+    expected = {(one.partition, one.sequence_number): one for one in acknowledged}
+    audit = TableAudit(table.name, len(expected))
+    seen: Counter[tuple[int, int]] = Counter()
+    for batch in _batches(table, lake_root):
+        for row in batch.to_pylist():
+            place = (row["partition"], row["sequence_number"])
+            entry = expected.get(place)
+            if entry is None:
+                number = number_of([(header["key"], header["value"]) for header in row["headers"] or ()])
+                if number is None:
+                    continue
+                if may_be_unconfirmed(number):
+                    audit.unconfirmed += 1
+                else:
+                    audit.unexplained += 1
+                    _example(audit, f"unexplained: record {number} at partition {place[0]}, number {place[1]}")
+            elif digest(row["body"]) != entry.digest:
+                audit.changed += 1
+                _example(audit, f"changed: record {entry.number} at partition {place[0]}, number {place[1]}")
+            seen[place] += 1
+    for place, times in seen.items():
+        if times > 1:
+            audit.duplicated += times - 1
+            _example(audit, f"duplicated: partition {place[0]}, number {place[1]}, {times} times")
+    for place, entry in expected.items():
+        if place not in seen:
+            audit.lost += 1
+            _example(audit, f"lost: record {entry.number} at partition {place[0]}, number {place[1]}")
+    return audit
+
+
+def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
+    """Partition and sequence number of every row."""
+    found: set[tuple[int, int]] = set()
+    for batch in _batches(table, lake_root, ("partition", "sequence_number")):
+        columns = (batch.column(name).to_pylist() for name in ("partition", "sequence_number"))
+        found.update(zip(*columns, strict=True))
+    return found
+
+
+def _batches(table: Table, lake_root: str, columns: tuple[str, ...] = NEEDED) -> Iterator[pa.RecordBatch]:
+    try:
+        delta = DeltaTable(table.path(lake_root))
+    except TableNotFoundError:
+        return
+    yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns))
+
+
+def _example(audit: TableAudit, text: str) -> None:
+    if len(audit.examples) < EXAMPLES:
+        audit.examples.append(text)

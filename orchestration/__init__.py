@@ -1,0 +1,1 @@
+"""Dagster around the streams and assets, and the `tidewatch` command."""

@@ -1,0 +1,109 @@
+"""The `tidewatch` command. Each call imports what it needs when it is called, so that all of them start fast."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from settings import Settings, SettingsError, load_settings
+
+HUB_CHOICES = click.Choice(["clicks", "heartbeats", "sensors", "all"])
+SHARE = click.FloatRange(0, 1)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def settings_or_exit() -> Settings:
+    try:
+        return load_settings()
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.group()
+def tidewatch() -> None:
+    """A streaming lakehouse that looks after itself."""
+
+
+@tidewatch.command()
+@click.option("--no-traffic", is_flag=True, help="Send no demo traffic.")
+def up(no_traffic: bool) -> None:
+    """Run everything; Ctrl-C stops it in order."""
+    from orchestration.command.up import UpError, run_everything
+
+    try:
+        run_everything(settings_or_exit(), traffic=not no_traffic)
+    except UpError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@tidewatch.command()
+def doctor() -> None:
+    """Check Java, jars, ports, home, hub and lake, each with its cure."""
+    from orchestration.command.doctor import examine
+
+    findings = list(examine(settings_or_exit()))
+    for finding in findings:
+        mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
+        click.echo(f"{mark} {finding.what:<8} {finding.said}")
+    sys.exit(0 if all(finding.ok for finding in findings) else 1)
+
+
+@tidewatch.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+def status(as_json: bool) -> None:
+    """Show every stream: state, age of the last batch, rows a second, lag, state size."""
+    from orchestration.command.status import as_table, stream_states, to_json
+
+    states = stream_states(settings_or_exit())
+    click.echo(to_json(states) if as_json else as_table(states))
+
+
+@tidewatch.command()
+@click.argument("hub", type=HUB_CHOICES)
+@click.option("--rate", type=POSITIVE, default=60, show_default=True, help="Records a second, all hubs together.")
+@click.option("--seconds", type=POSITIVE, help="How long; without it until Ctrl-C.")
+@click.option("--ledger", type=FILE, help="Write a line for each acknowledged record here.")
+@click.option("--bad-fraction", type=SHARE, default=0, show_default=True, help="Share of malformed records.")
+@click.option("--duplicate-fraction", type=SHARE, default=0, show_default=True, help="Share of records sent twice.")
+@click.option("--late-fraction", type=SHARE, default=0, show_default=True, help="Share held back by up to 45 s.")
+@click.option("--seed", type=int, help="Repeat the same records.")
+def traffic(
+    hub: str,
+    rate: float,
+    seconds: float | None,
+    ledger: Path | None,
+    bad_fraction: float,
+    duplicate_fraction: float,
+    late_fraction: float,
+    seed: int | None,
+) -> None:
+    """Send realistic traffic to the hub."""
+    from orchestration.command.traffic import TrafficError, TrafficPlan, send
+
+    if bad_fraction + duplicate_fraction + late_fraction > 1:
+        raise click.UsageError("The fractions add up to more than 1.")
+    plan = TrafficPlan(hub, rate, seconds, ledger, bad_fraction, duplicate_fraction, late_fraction, seed)
+    try:
+        send(settings_or_exit(), plan)
+    except TrafficError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@tidewatch.command()
+@click.argument("ledger", type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+@click.option(
+    "--wait", "wait_seconds", type=float, default=120, show_default=True, help="Seconds for rows on their way."
+)
+def audit(ledger: Path, as_json: bool, wait_seconds: float) -> None:
+    """Hold a ledger against the tables; exit 1 unless nothing is lost, duplicated, changed or unexplained."""
+    from hub.ledger import LedgerError
+    from orchestration.command.audit import as_report, audit_ledger, to_json
+
+    try:
+        result = audit_ledger(settings_or_exit(), ledger, wait_seconds)
+    except LedgerError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(to_json(result) if as_json else as_report(result))
+    sys.exit(0 if result.clean else 1)

@@ -1,0 +1,96 @@
+"""`tidewatch audit`: a ledger against bronze."""
+
+import json
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hub.ledger import TRACE_HEADER, LedgerContents, digest, read_ledger
+from lake.audit import Acknowledged, TableAudit, audit_bronze, places_in_bronze
+from lake.tables import bronze_table
+from settings import Settings
+
+LOOK_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    ledger_closed: bool
+    tables: list[TableAudit]
+
+    @property
+    def clean(self) -> bool:
+        return all(table.clean for table in self.tables)
+
+
+def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditResult:
+    """Waits for acknowledged records that have not arrived yet, then compares."""
+    contents = read_ledger(file)
+    by_hub: dict[str, list[Acknowledged]] = defaultdict(list)
+    for entry in contents.entries:
+        by_hub[entry.hub].append(Acknowledged(entry.number, entry.partition, entry.sequence_number, entry.digest))
+    _wait_for_arrival(settings, by_hub, wait_seconds)
+
+    def may_be_unconfirmed(number: int) -> bool:
+        return number in contents.unconfirmed or not contents.closed
+
+    def number_of(headers: list[tuple[str, bytes | None]]) -> int | None:
+        return _number(contents, headers)
+
+    tables = [
+        audit_bronze(bronze_table(hub), settings.lake_root, records, digest, number_of, may_be_unconfirmed)
+        for hub, records in sorted(by_hub.items())
+    ]
+    return AuditResult(contents.closed, tables)
+
+
+def as_report(result: AuditResult) -> str:
+    lines = [f"{'table':<20} {'acknowledged':>12} {'lost':>8} {'duplicated':>10} {'changed':>8} {'unexplained':>11}"]
+    for table in result.tables:
+        lines.append(
+            f"{table.table:<20} {table.acknowledged:>12,} {table.lost:>8,} {table.duplicated:>10,} "
+            f"{table.changed:>8,} {table.unexplained:>11,}"
+        )
+        lines += [f"  {example}" for example in table.examples]
+        if table.unconfirmed:
+            lines.append(f"  {table.unconfirmed:,} more rows are of records that were sent without an acknowledgement")
+    if not result.ledger_closed:
+        lines.append("The ledger was not closed: its writer was killed or still runs.")
+    lines.append("clean" if result.clean else "NOT CLEAN")
+    return "\n".join(lines)
+
+
+def to_json(result: AuditResult) -> str:
+    totals = {
+        name: sum(getattr(table, name) for table in result.tables)
+        for name in ("acknowledged", "lost", "duplicated", "changed", "unexplained", "unconfirmed")
+    }
+    return json.dumps(
+        {
+            "clean": result.clean,
+            **totals,
+            "ledger_closed": result.ledger_closed,
+            "tables": [asdict(table) for table in result.tables],
+        },
+        indent=2,
+    )
+
+
+def _wait_for_arrival(settings: Settings, by_hub: dict[str, list[Acknowledged]], wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
+    for hub, records in by_hub.items():
+        wanted = {(record.partition, record.sequence_number) for record in records}
+        while wanted - places_in_bronze(bronze_table(hub), settings.lake_root):
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _number(contents: LedgerContents, headers: list[tuple[str, bytes | None]]) -> int | None:
+    for name, value in headers:
+        if name == TRACE_HEADER and value is not None:
+            run, _, number = value.partition(b"/")
+            if run == contents.run.encode() and number.isdigit():
+                return int(number)
+    return None

@@ -1,0 +1,71 @@
+"""Stops the streams of this machine after their running batches, so that they go on there later."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from processes.child import end_group, wait_until_dead
+from processes.identity import ProcessIdentity
+from settings import Settings
+from streaming.catalog import STREAMS
+from streaming.files import StreamFiles
+from streaming.lease import Holder, is_held
+
+CLOSING_SECONDS = 15
+
+
+def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None]) -> None:
+    """Tells every host to stop and waits for the runs that the launcher (the code server's pid) started to end.
+
+    A run whose host stopped in order ends as a success, which is how the next start tells it from a failure.
+    """
+    hosts = {*_lease_holders(settings), *_hosts_below(launcher)}
+    for host in hosts:
+        if host.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(host.pid, signal.SIGTERM)
+    deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
+    for host in hosts:
+        if not wait_until_dead(host, max(0.0, deadline - time.monotonic())):
+            say(f"Process {host.pid} of a stream did not stop in time and is killed")
+            end_group(host, grace_seconds=0)
+    deadline = time.monotonic() + CLOSING_SECONDS
+    while _run_workers(launcher) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _lease_holders(settings: Settings) -> Iterator[ProcessIdentity]:
+    for stream in STREAMS:
+        lease = StreamFiles(settings.run_folder, stream).lease
+        if is_held(lease) and (holder := Holder.read(lease)):
+            yield holder.host
+
+
+def _hosts_below(launcher: int) -> Iterator[ProcessIdentity]:
+    """Hosts that may not have their lease yet."""
+    for process in _descendants(launcher):
+        if "-m streaming" in _command_line(process) and (identity := ProcessIdentity.of(process.pid)):
+            yield identity
+
+
+def _run_workers(launcher: int) -> list[psutil.Process]:
+    # Python's own tracker of shared memory stays for as long as the launcher does.
+    return [process for process in _descendants(launcher) if "resource_tracker" not in _command_line(process)]
+
+
+def _descendants(launcher: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(launcher).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,80 @@
+"""Children that lead their own process group, end with their parent, and are ended as a whole."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from processes.identity import ProcessIdentity
+
+TIED = Path(__file__).with_name("tied.py")
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    output: IO[Any] | int | None = None,
+    parent_death_signal: signal.Signals = signal.SIGTERM,
+) -> subprocess.Popen[str]:
+    """Starts a command as the leader of its own session. On Linux it gets the signal when the calling thread ends,
+    so call this from a thread that lives as long as the child should."""
+    tied = [sys.executable, "-I", str(TIED), str(os.getpid()), str(int(parent_death_signal)), *command]
+    return subprocess.Popen(
+        tied,
+        env=None if environment is None else {**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output is not None else None,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end_group(leader: ProcessIdentity, *members: ProcessIdentity, grace_seconds: float) -> None:
+    """Asks the leader of a process group to end, waits, then kills the group.
+
+    A group is only killed while a member that is known by identity still lives: its number can't mean another then.
+    """
+    known = (leader, *members, *_members(leader))
+    if leader.is_alive() and grace_seconds > 0:
+        _tolerating_the_dead(os.kill, leader.pid, signal.SIGTERM)
+        wait_until_dead(leader, grace_seconds)
+    if any(member.is_alive() for member in known):
+        _tolerating_the_dead(os.killpg, leader.pid, signal.SIGKILL)
+
+
+def wait_until_dead(process: ProcessIdentity, seconds: float) -> bool:
+    """True when the process is gone in time."""
+    deadline = time.monotonic() + seconds
+    while process.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _members(leader: ProcessIdentity) -> list[ProcessIdentity]:
+    if not leader.is_alive():
+        return []
+    found = [ProcessIdentity.of(pid) for pid in psutil.pids() if _group(pid) == leader.pid]
+    return [member for member in found if member is not None]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _tolerating_the_dead(send: Callable[[int, int], None], pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        send(pid, number)

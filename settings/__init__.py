@@ -1,0 +1,15 @@
+"""All settings of Tidewatch: typed, read once at a process's start, from `TIDEWATCH_…` variables and a `.env` file."""
+
+from settings.load import SettingsError, load_settings
+from settings.model import BronzeSettings, DagsterSettings, HubSettings, Settings, SparkSettings, TrafficSettings
+
+__all__ = [
+    "BronzeSettings",
+    "DagsterSettings",
+    "HubSettings",
+    "Settings",
+    "SettingsError",
+    "SparkSettings",
+    "TrafficSettings",
+    "load_settings",
+]

@@ -1,0 +1,159 @@
+"""The settings themselves. A field of group `hub` called `port` is the variable `TIDEWATCH_HUB_PORT`."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "TIDEWATCH_"
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def written_as(pattern: str, form: str) -> AfterValidator:
+    """Refuses text of another form, and says which form is right."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"write {form}")
+        return text
+
+    return AfterValidator(check)
+
+
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
+Port = Annotated[int, Field(ge=1, le=65535)]
+JvmMemory = Annotated[str, written_as(r"[1-9]\d*[mg]", "megabytes or gigabytes, like 640m or 4g")]
+Servers = Annotated[str, written_as(r"[^\s,:]+:\d+(,[^\s,:]+:\d+)*", "host:port, several separated by commas")]
+SparkMaster = Annotated[
+    str,
+    written_as(
+        r"local(\[(\d+|\*)\])?|spark://.+|yarn|k8s://.+", "local[N], local[*], spark://host:port, yarn or k8s://…"
+    ),
+]
+
+
+def setting(default: Any, description: str, *, production: str = "", **limits: Any) -> Any:
+    """A field with its line in docs/settings.md; `production` is what to set beyond one machine."""
+    return Field(default, description=description, json_schema_extra={"production": production}, **limits)
+
+
+class SettingsGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HubSettings(SettingsGroup):
+    """Where events come from. Without a connection string and without Kafka servers, a broker is embedded."""
+
+    connection_string: SecretStr | None = setting(
+        None,
+        "Connection string of an Event Hubs namespace (Standard tier or above)",
+        production="yours, or kafka_servers",
+    )
+    kafka_servers: Servers | None = setting(
+        None,
+        "Kafka bootstrap servers, `host:port` separated by commas",
+        production="yours, or connection_string",
+    )
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "How to talk to the Kafka servers", production="SASL_SSL"
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
+        "PLAIN", "How to log in to the Kafka servers, for the SASL protocols"
+    )
+    kafka_username: str | None = setting(None, "User for the SASL protocols")
+    kafka_password: SecretStr | None = setting(None, "Password for the SASL protocols")
+    partitions: int = setting(4, "Partitions of a topic that Tidewatch creates", production="32", ge=1, le=2000)
+    retention_hours: int = setting(24, "How long a topic that Tidewatch creates keeps its records", ge=1)
+    port: Port = setting(9092, "Port of the embedded broker, on loopback")
+    controller_port: Port = setting(9093, "Second port of the embedded broker, on loopback")
+    broker_memory: JvmMemory = setting("384m", "Heap of the embedded broker")
+
+    @model_validator(mode="after")
+    def _one_hub(self) -> Self:
+        if self.connection_string and self.kafka_servers:
+            raise ValueError(f"set either {PREFIX}HUB_CONNECTION_STRING or {PREFIX}HUB_KAFKA_SERVERS, not both")
+        if self.kafka_security_protocol.startswith("SASL") and not (self.kafka_username and self.kafka_password):
+            raise ValueError(
+                f"{PREFIX}HUB_KAFKA_SECURITY_PROTOCOL={self.kafka_security_protocol} needs {PREFIX}HUB_KAFKA_USERNAME "
+                f"and {PREFIX}HUB_KAFKA_PASSWORD"
+            )
+        if self.port == self.controller_port:
+            raise ValueError(f"{PREFIX}HUB_PORT and {PREFIX}HUB_CONTROLLER_PORT must differ")
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        return not self.connection_string and not self.kafka_servers
+
+
+class SparkSettings(SettingsGroup):
+    master: SparkMaster = setting("local[*]", "Spark master of the streams", production="spark://…, yarn, k8s://…")
+    driver_memory: JvmMemory = setting("640m", "Heap of a stream's driver", production="4g")
+    shuffle_partitions: int = setting(2, "Tasks after a shuffle", production="the cores of a stream", ge=1)
+    conf: dict[str, str] = setting({}, "More Spark configuration, as a JSON object; it wins over Tidewatch's own")
+
+
+class StreamSettings(SettingsGroup):
+    stop_seconds: float = setting(30, "How long a stream that is told to stop may finish its running batch", gt=0)
+    report_seconds: float = setting(30, "How often a stream's figures are reported to Dagster", ge=5)
+    disk_floor_mb: int = setting(200, "A stream does not start with less free disk than this under home or lake", ge=0)
+
+
+class BronzeSettings(SettingsGroup):
+    trigger_seconds: float = setting(5, "How often bronze takes up new records", production="60", ge=0)
+    max_records: int = setting(
+        100_000, "Records that one batch of one hub takes at most", production="what 2 minutes bring at peak", ge=1
+    )
+
+
+class DagsterSettings(SettingsGroup):
+    host: str = setting("127.0.0.1", "Address of the Dagster UI; it has no login, so keep it on loopback", min_length=1)
+    port: Port = setting(3000, "Port of the Dagster UI")
+    batch_runs: int = setting(1, "Batch runs at a time, beside the streams", production="4", ge=1)
+    tick_days: int = setting(3, "How long the ticks of sensors and schedules are kept", ge=1)
+
+
+class TrafficSettings(SettingsGroup):
+    rate: float = setting(60, "Records a second that the demo traffic of `tidewatch up` sends, all hubs together", gt=0)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", frozen=True
+    )
+
+    home: AbsolutePath = setting(Path("data"), "Folder of everything Tidewatch keeps", validate_default=True)
+    lake: str | None = setting(None, "Root of the Delta tables, if not `lake` in home", production="abfss://…, s3a://…")
+    checkpoints: str | None = setting(
+        None, "Root of the checkpoints, if not `checkpoints` in home", production="beside the lake"
+    )
+    jars: AbsolutePath = setting(REPOSITORY / "jars", "Folder of the JVM jars that `make setup` resolved")
+    hub: HubSettings = HubSettings()
+    spark: SparkSettings = SparkSettings()
+    stream: StreamSettings = StreamSettings()
+    bronze: BronzeSettings = BronzeSettings()
+    dagster: DagsterSettings = DagsterSettings()
+    traffic: TrafficSettings = TrafficSettings()
+
+    @property
+    def lake_root(self) -> str:
+        return self.lake or str(self.home / "lake")
+
+    @property
+    def checkpoint_root(self) -> str:
+        return self.checkpoints or str(self.home / "checkpoints")
+
+    @property
+    def run_folder(self) -> Path:
+        """Leases, progress and failures of the streams on this machine."""
+        return self.home / "run"
+
+    @property
+    def hub_folder(self) -> Path:
+        return self.home / "hub"
+
+    @property
+    def dagster_home(self) -> Path:
+        return self.home / "dagster"

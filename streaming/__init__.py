@@ -1,0 +1,1 @@
+"""The streams: Spark applications that carry records from the hub through the lake, supervised from outside."""

@@ -1,0 +1,126 @@
+"""Checkpoints in generations.
+
+A query's checkpoint lives in `ROOT/STREAM/QUERY/gNNNNNN/`: `generation.json` says what it is, `spark/` is Spark's. A
+change that Spark can't resume from starts the next generation, which goes on where the last one ended. Each has a
+writer's name of its own for Delta, so that batch numbers that begin anew are never taken for old ones.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+HubOffsets = dict[str, dict[str, int]]
+"""Hub → partition → the next sequence number to read."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint that can't be used; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    number: int
+    plan: int
+    writer: str
+    starts_at: HubOffsets | None
+    created_at: str
+
+
+class QueryCheckpoints:
+    """The generations of one query, on any file system that Spark reaches."""
+
+    def __init__(self, spark: SparkSession, root: str, stream: str, query: str) -> None:
+        self._spark = spark
+        self._stream, self._query = stream, query
+        self._folder = f"{root.rstrip('/')}/{stream}/{query}"
+        jvm = spark._jvm
+        assert jvm is not None and spark._jsc is not None
+        self._jvm = jvm
+        self._files = self._path(self._folder).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def location(self, generation: Generation) -> str:
+        """What Spark is given as checkpointLocation."""
+        return f"{self._generation_folder(generation.number)}/spark"
+
+    def latest(self) -> Generation | None:
+        numbers = [int(name[1:]) for name in self._names(self._folder) if re.fullmatch(r"g\d{6}", name)]
+        if not numbers:
+            return None
+        file = f"{self._generation_folder(max(numbers))}/generation.json"
+        try:
+            return Generation(**json.loads(self._read(file)))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{file} is damaged ({error}): restore the checkpoint of {self._stream}/{self._query} from a backup."
+            ) from error
+
+    def begin(self, plan: int, starts_at: HubOffsets | None, now: datetime) -> Generation:
+        """Starts the next generation."""
+        latest = self.latest()
+        number = latest.number + 1 if latest else 1
+        writer = f"{self._stream}.{self._query}.g{number}.{secrets.token_hex(6)}"
+        generation = Generation(number, plan, writer, starts_at, now.isoformat())
+        self._write(f"{self._generation_folder(number)}/generation.json", json.dumps(asdict(generation)))
+        return generation
+
+    def end_offsets(self, generation: Generation, is_in_table: Callable[[int], bool]) -> HubOffsets | None:
+        """Where a generation ended, None when it never read anything.
+
+        A batch counts when Spark committed it, and also when its rows are in the table although Spark was killed
+        before it could note that.
+        """
+        location = self.location(generation)
+        committed = [int(name) for name in self._names(f"{location}/commits") if name.isdigit()]
+        planned = {int(name) for name in self._names(f"{location}/offsets") if name.isdigit()}
+        last = max(committed, default=-1)
+        if last + 1 in planned and is_in_table(last + 1):
+            last += 1
+        if last < 0:
+            return generation.starts_at
+        lines = self._read(f"{location}/offsets/{last}").splitlines()
+        try:
+            offsets: HubOffsets = json.loads(lines[2])
+        except (IndexError, ValueError) as error:
+            raise CheckpointError(
+                f"{location}/offsets/{last} is damaged: restore the checkpoint of {self._stream}/{self._query} "
+                "from a backup."
+            ) from error
+        return offsets
+
+    def _generation_folder(self, number: int) -> str:
+        return f"{self._folder}/g{number:06}"
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def _names(self, folder: str) -> list[str]:
+        if not self._files.exists(self._path(folder)):
+            return []
+        return [status.getPath().getName() for status in self._files.listStatus(self._path(folder))]
+
+    def _read(self, file: str) -> str:
+        try:
+            stream = self._files.open(self._path(file))
+        except Exception as error:
+            raise CheckpointError(
+                f"{file} can't be read: restore the checkpoint of {self._stream}/{self._query} from a backup."
+            ) from error
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _write(self, file: str, text: str) -> None:
+        """Atomic: written beside and renamed."""
+        beside = self._path(f"{file}.new")
+        stream = self._files.create(beside, True)
+        stream.write(text.encode())
+        stream.close()
+        if not self._files.rename(beside, self._path(file)):
+            raise CheckpointError(f"{file} can't be written: check the rights and the room there.")

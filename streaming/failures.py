@@ -1,0 +1,128 @@
+"""Why a stream ended: classes that decide whether a restart can help, and sentences for people."""
+
+import enum
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+
+class FailureClass(enum.IntEnum):
+    """The exit codes of a stream host. 0 is a graceful stop; any other code means that the host was killed."""
+
+    TRANSIENT = 10
+    SETTINGS = 11
+    CHECKPOINT = 12
+    SOURCE_DATA_LOST = 13
+    LEASE_HELD = 14
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What happened, and what to do about it."""
+
+    kind: FailureClass
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.cure}"
+
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**asdict(self), "kind": self.kind.name}))
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        try:
+            fields = json.loads(file.read_text())
+            return cls(FailureClass[fields["kind"]], fields["what"], fields["cure"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+class StreamFailed(Exception):
+    """Ends a host with a known failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class _Sign:
+    pattern: str
+    kind: FailureClass
+    what: str
+    cure: str
+
+
+_SIGNS = (
+    _Sign(
+        r"failOnDataLoss|data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange",
+        FailureClass.SOURCE_DATA_LOST,
+        "The hub no longer has records that were not read yet: its retention overtook the stream, or the topic was "
+        "deleted and made anew.",
+        "Find out what is missing, then start a new checkpoint generation for the query.",
+    ),
+    _Sign(
+        r"SaslAuthenticationException|TopicAuthorizationException|GroupAuthorizationException|SSLHandshakeException",
+        FailureClass.SETTINGS,
+        "The hub refused the login.",
+        "Check TIDEWATCH_HUB_CONNECTION_STRING or the TIDEWATCH_HUB_KAFKA_… login and its rights.",
+    ),
+    _Sign(
+        r"No space left on device|Disk quota exceeded",
+        FailureClass.TRANSIENT,
+        "The disk is full; nothing was half written.",
+        "Free some space under the lake and the home folder.",
+    ),
+    _Sign(
+        r"Read-only file system|Permission denied|AccessControlException|AccessDenied|Mkdirs failed|NotADirectory"
+        r"|Not a directory|ParentNotDirectoryException|AuthorizationPermissionMismatch",
+        FailureClass.TRANSIENT,
+        "The lake or the checkpoint can't be written.",
+        "Give this account the right to write there.",
+    ),
+    _Sign(
+        r"Malformed log|malformed|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STREAM_FAILED.*checkpoint"
+        r"|STATE_STORE_(?!.*TIMEOUT)|StateStoreCheckpoint|CHECKPOINT_|batch \d+ doesn't exist|No batch file"
+        r"|There are \[\d+\] sources in the checkpoint",
+        FailureClass.CHECKPOINT,
+        "The query can't resume from its checkpoint.",
+        "Restore the checkpoint from a backup, or start a new generation for the query.",
+    ),
+    _Sign(
+        r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)|UnknownTopicOrPartition"
+        r"|Timed out waiting for a node|KafkaException",
+        FailureClass.TRANSIENT,
+        "The hub does not answer.",
+        "The stream is tried again by itself; check that the hub runs and can be reached.",
+    ),
+    _Sign(
+        r"OutOfMemoryError",
+        FailureClass.TRANSIENT,
+        "The stream's driver ran out of memory.",
+        "Raise TIDEWATCH_SPARK_DRIVER_MEMORY or lower the records taken in one batch.",
+    ),
+)
+
+
+def classify(error: str, stream: str, query: str = "") -> Failure:
+    """Reads the class of a failure from Spark's words. What nobody knows is transient: a restart may help."""
+    who = f"{stream}, query {query}" if query else stream
+    detail = _first_cause(error)
+    for sign in _SIGNS:
+        if re.search(sign.pattern, error, re.IGNORECASE | re.DOTALL):
+            return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure)
+    return Failure(FailureClass.TRANSIENT, f"{who}: {detail}", "The stream is tried again by itself.")
+
+
+def _first_cause(error: str) -> str:
+    """The innermost cause of a Java stack trace, in one line."""
+    causes = [line.strip() for line in error.splitlines() if line.strip().startswith("Caused by:")]
+    line = (
+        causes[-1].removeprefix("Caused by:").strip() if causes else next(iter(error.strip().splitlines()), "unknown")
+    )
+    return line if len(line) <= 300 else f"{line[:300]}…"

@@ -1,0 +1,223 @@
+"""The stream host: one process that runs one stream's queries until it is told to stop or one of them fails."""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hub.connection import HubConnection
+from hub.topics import HubUnreachable, create_missing_topics, partition_counts
+from settings import Settings, SettingsError
+from streaming.catalog import StreamSpec
+from streaming.failures import Failure, FailureClass, StreamFailed, classify
+from streaming.files import StreamFiles
+from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
+from streaming.progress import RUNNING, STOPPING, WAITING
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("tidewatch")
+
+HUB_WAIT_SECONDS = 120
+HUB_RETRY_SECONDS = 3
+LOOK_SECONDS = 0.2
+
+
+class StreamHost:
+    """Runs a stream. `run_id` is the Dagster run it belongs to, if any."""
+
+    def __init__(self, settings: Settings, stream: StreamSpec, run_id: str | None) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._run_id = run_id
+        self._files = StreamFiles(settings.run_folder, stream.name)
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        """Returns the process's exit code; a failure is also left in a file for the one who reads the code."""
+        _stop_on_signals(self.request_stop)
+        try:
+            self._check_before_start()
+            self._files.failure.unlink(missing_ok=True)
+            self._host()
+        except StreamFailed as failed:
+            failure = failed.failure
+        except LeaseHeld as held:
+            failure = Failure(
+                FailureClass.LEASE_HELD,
+                f"{self._stream.name} runs already: {held}.",
+                "Leave that one alone, or terminate its run first.",
+            )
+        except SettingsError as error:
+            failure = Failure(FailureClass.SETTINGS, str(error), "Correct the setting and launch the stream again.")
+        except Exception as error:
+            log.exception("%s failed", self._stream.name)
+            failure = classify(f"{type(error).__name__}: {error}", self._stream.name)
+        else:
+            log.info("%s stopped", self._stream.name)
+            return 0
+        log.error("%s", failure)
+        if failure.kind is not FailureClass.LEASE_HELD:
+            self._leave(failure)
+        return int(failure.kind)
+
+    def request_stop(self, *_: object) -> None:
+        self._stop.set()
+
+    def _check_before_start(self) -> None:
+        """Finds what would fail later, before a JVM is started for it."""
+        home = self._settings.home
+        try:
+            self._files.lease.parent.mkdir(parents=True, exist_ok=True)
+            probe = self._files.lease.with_name(f"probe.{os.getpid()}")
+            probe.write_bytes(b"x")
+            probe.unlink()
+        except OSError as error:
+            raise StreamFailed(
+                Failure(
+                    FailureClass.SETTINGS,
+                    f"{self._stream.name}: the home folder {home} can't be written ({error.strerror}).",
+                    "Free some space, give this account the right to write there, or set TIDEWATCH_HOME to another.",
+                )
+            ) from None
+        if is_held(self._files.lease):
+            raise LeaseHeld(describe_holder(self._files.lease))
+        for folder in (str(home), self._settings.lake_root):
+            self._check_room(folder)
+
+    def _check_room(self, folder: str) -> None:
+        if "://" in folder:
+            return
+        place = Path(folder)
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise StreamFailed(
+                Failure(
+                    FailureClass.SETTINGS,
+                    f"{self._stream.name}: {place} is no folder, so nothing can be kept in {folder}.",
+                    "Move that file away, or set TIDEWATCH_HOME or TIDEWATCH_LAKE to another place.",
+                )
+            )
+        free_mb = shutil.disk_usage(place).free // 2**20
+        if free_mb < self._settings.stream.disk_floor_mb:
+            raise StreamFailed(
+                Failure(
+                    FailureClass.TRANSIENT,
+                    f"{self._stream.name}: only {free_mb} MB are free under {folder}, "
+                    f"{self._settings.stream.disk_floor_mb} MB are the least to start with.",
+                    "Free some space, or lower TIDEWATCH_STREAM_DISK_FLOOR_MB.",
+                )
+            )
+
+    def _host(self) -> None:
+        # Spark is imported here, so that a host that may not run ends before the cost of it.
+        from streaming.checkpoints import CheckpointError
+        from streaming.queries import QueryContext, start_query
+        from streaming.session import spark_session
+        from streaming.watch import ProgressWriter
+
+        spark = spark_session(self._settings, self._stream.name)
+        _stop_on_signals(self.request_stop)  # again, because PySpark sets a handler of its own for SIGINT
+        # The JVM holds the lease for as long as it lives; nothing here gives it back.
+        lease = Lease.take(spark, self._files.lease, self._run_id)
+        progress = ProgressWriter(self._files.progress, self._stream.name, self._run_id)
+        connection = HubConnection.from_settings(self._settings.hub)
+        partitions = self._wait_for_hub(connection, lambda why: progress.phase(WAITING, why))
+        if partitions is None:
+            return
+        context = QueryContext(spark, self._settings, connection, partitions, self._stop.is_set, datetime.now(UTC))
+        spark.streams.addListener(progress)
+        trigger = self._settings.bronze.trigger_seconds
+        queries = []
+        for spec in self._stream.queries:
+            try:
+                query = start_query(context, self._stream, spec)
+            except CheckpointError as error:
+                raise StreamFailed(Failure(FailureClass.CHECKPOINT, str(error), "")) from error
+            progress.expect(spec.name, str(query.runId), trigger)
+            queries.append(query)
+        progress.phase(RUNNING)
+        log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
+        while not self._stop.wait(LOOK_SECONDS):
+            for query in queries:
+                if not query.isActive:
+                    raise StreamFailed(_failure_of(query, self._stream.name))
+        progress.phase(STOPPING)
+        log.info("%s stops after its running batches", self._stream.name)
+        try:
+            self._finish(queries)
+            spark.stop()
+        except Exception as error:
+            # The JVM went first. Whatever was running is done again after the next start.
+            log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
+        del lease
+
+    def _finish(self, queries: "list[StreamingQuery]") -> None:
+        """Lets batches in work end. In place of a next one the sink raises, which ends the query."""
+        deadline = time.monotonic() + self._settings.stream.stop_seconds
+        while any(query.isActive and query.status["isTriggerActive"] for query in queries):
+            if time.monotonic() > deadline:
+                log.warning(
+                    "%s: a batch did not end in %s s and is cut off; it is done again after the next start",
+                    self._stream.name,
+                    self._settings.stream.stop_seconds,
+                )
+                break
+            time.sleep(0.05)
+        for query in queries:
+            query.stop()
+
+    def _wait_for_hub(self, connection: HubConnection, waiting: Callable[[str], None]) -> dict[str, int] | None:
+        """Creates what topics are missing and returns all with their partitions; None when told to stop meanwhile."""
+        deadline = time.monotonic() + HUB_WAIT_SECONDS
+        hubs = [query.hub for query in self._stream.queries]
+        told = ""
+        while not self._stop.is_set():
+            try:
+                create_missing_topics(connection, self._settings.hub, hubs)
+                return partition_counts(connection)
+            except HubUnreachable as error:
+                if str(error) != told:
+                    log.warning("%s waits for the hub: %s", self._stream.name, error)
+                    waiting(str(error))
+                    told = str(error)
+                if time.monotonic() > deadline:
+                    raise StreamFailed(
+                        Failure(FailureClass.TRANSIENT, f"{self._stream.name}: {error}", "It is tried again by itself.")
+                    ) from error
+            self._stop.wait(HUB_RETRY_SECONDS)
+        return None
+
+    def _leave(self, failure: Failure) -> None:
+        try:
+            failure.write(self._files.failure)
+        except OSError as error:
+            log.error("The failure can't be noted in %s: %s", self._files.failure, error)
+
+
+def _failure_of(query: "StreamingQuery", stream: str) -> Failure:
+    error = query.exception()
+    return classify(str(error) if error else "the query ended by itself", stream, query.name or "")
+
+
+def _stop_on_signals(request_stop: Callable[..., None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, request_stop)
+
+
+def configure_logging() -> None:
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)

@@ -1,0 +1,111 @@
+"""The lease: who may write for a stream. The JVM holds it, because the JVM is what writes.
+
+A Python process may die, or be stopped, while its JVM goes on to commit; a lock in Python would be free by then.
+"""
+
+import fcntl
+import json
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from processes.identity import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRIES = 10
+BETWEEN_TRIES = 0.1
+
+
+class LeaseHeld(Exception):
+    """Another host runs this stream."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The processes of the host that took the lease last; whether it still has it, `is_held` tells."""
+
+    host: ProcessIdentity
+    jvm: ProcessIdentity | None
+    run_id: str | None
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "host": self.host.to_json(),
+                "jvm": self.jvm.to_json() if self.jvm else None,
+                "run_id": self.run_id,
+            }
+        )
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """None when nobody ever took the lease, or it is being taken right now."""
+        try:
+            fields = json.loads(file.read_text())
+            host = ProcessIdentity.from_json(fields["host"])
+            jvm = ProcessIdentity.from_json(fields["jvm"]) if fields["jvm"] else None
+            return cls(host, jvm, fields["run_id"]) if host else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+class Lease:
+    """Held from `take` until the JVM ends. The JVM must not open the file again: closing it would free the lock."""
+
+    def __init__(self, file: Path, channel: Any, lock: Any) -> None:
+        self._file = file
+        self._channel = channel
+        self._lock = lock
+
+    @classmethod
+    def take(cls, spark: "SparkSession", file: Path, run_id: str | None) -> Self:
+        jvm = spark._jvm
+        assert jvm is not None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = jvm.java.io.RandomAccessFile(str(file), "rw")
+        channel = opened.getChannel()
+        lock = channel.tryLock()
+        for _ in range(TRIES):
+            if lock is not None:
+                break
+            time.sleep(BETWEEN_TRIES)
+            lock = channel.tryLock()
+        if lock is None:
+            opened.close()
+            raise LeaseHeld(describe_holder(file))
+        pid = jvm.java.lang.ProcessHandle.current().pid()
+        holder = Holder(ProcessIdentity.current(), ProcessIdentity.of(pid), run_id)
+        opened.setLength(0)
+        opened.write(holder.to_json().encode())
+        channel.force(True)
+        return cls(file, channel, lock)
+
+
+def is_held(file: Path) -> bool:
+    """Asks the kernel, without touching the lock."""
+    try:
+        with file.open("r+") as opened:
+            # struct flock: type, whence, start, length, pid; macOS has the offsets first.
+            if sys.platform == "darwin":
+                form, kind = "qqihh", -2
+                question = struct.pack(form, 0, 0, 0, fcntl.F_WRLCK, 0)
+            else:
+                form, kind = "hhqqi", 0
+                question = struct.pack(form, fcntl.F_WRLCK, 0, 0, 0, 0)
+            answer = struct.unpack(form, fcntl.fcntl(opened, fcntl.F_GETLK, question))
+            return bool(answer[kind] != fcntl.F_UNLCK)
+    except FileNotFoundError:
+        return False
+
+
+def describe_holder(file: Path) -> str:
+    holder = Holder.read(file)
+    if holder is None:
+        return f"the lease {file} is held"
+    run = f" of run {holder.run_id}" if holder.run_id else ""
+    return f"the lease {file} is held by process {holder.host.pid}{run}"

@@ -1,0 +1,64 @@
+"""The Spark session of a stream: Delta, RocksDB state, FAIR pools, UTC, and defaults fit for a small machine."""
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from settings import Settings, SettingsError
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(settings: Settings, application: str) -> SparkSession:
+    builder = SparkSession.builder.master(settings.spark.master).appName(f"tidewatch-{application}")
+    for name, value in (session_configuration(settings) | settings.spark.conf).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def session_configuration(settings: Settings) -> dict[str, str]:
+    """No secrets here: PySpark puts all of it on the JVM's command line."""
+    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    if not jars:
+        raise SettingsError(f"TIDEWATCH_JARS={settings.jars} has no Spark jars: run `make setup`.")
+    configuration = {
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC -Xss4m "
+        f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.warehouse.dir": settings.lake_root,
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
+        # The default of 50 turns each look at a small table's log into 50 tasks.
+        "spark.databricks.delta.snapshotPartitions": str(os.cpu_count() or 2),
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
+        ".RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+        "spark.sql.streaming.stopTimeout": f"{round(settings.stream.stop_seconds * 1000)}ms",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if settings.spark.master.startswith("local"):
+        configuration |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        configuration |= _local_files(jars)
+    if "://" not in settings.checkpoint_root:
+        configuration["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
+    return configuration
+
+
+def _local_files(jars: list[Path]) -> dict[str, str]:
+    """Local files without a process a file: Hadoop's own way calls chmod and readlink for each it makes or renames."""
+    return {
+        # On the class path itself, because Spark opens local files before it loads its jars.
+        "spark.driver.extraClassPath": next(str(jar) for jar in jars if jar.name.startswith("hadoop-bare-naked")),
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+        "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+    }

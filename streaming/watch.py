@@ -1,0 +1,128 @@
+"""Turns Spark's own progress events into the stream's progress file."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.listener import StreamingQueryProgress as SparkProgress
+
+from streaming.progress import STARTING, QueryProgress, StreamProgress
+from streaming.queries import NEWEST_RECORD
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ProgressWriter(StreamingQueryListener):
+    """Writes the file whenever a batch ends, a query finds nothing to do, or the phase changes."""
+
+    def __init__(self, file: Path, stream: str, run_id: str | None, clock: Callable[[], datetime] = utc_now) -> None:
+        self._file = file
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}
+        at = clock().isoformat()
+        self._progress = StreamProgress(stream, STARTING, started_at=at, written_at=at, run_id=run_id)
+        self._progress.write(file)
+
+    def phase(self, phase: str, note: str | None = None) -> None:
+        self._change(phase=phase, note=note)
+
+    def expect(self, query: str, run: str, trigger_seconds: float) -> None:
+        """Names a query before its first event."""
+        with self._lock:
+            self._names[run] = query
+        self._change_query(query, QueryProgress(trigger_seconds))
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        name = event.progress.name
+        before = self._progress.queries.get(name) if name else None
+        if name and before is not None:
+            self._change_query(name, after_batch(before, event.progress, self._clock()))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        name = self._names.get(str(event.runId))
+        before = self._progress.queries.get(name) if name else None
+        if name and before is not None:
+            idle = replace(
+                before,
+                idle_at=self._clock().isoformat(),
+                rows=0,
+                input_rows_per_second=0.0,
+                processed_rows_per_second=0.0,
+                lag_records=0,
+                lag_seconds=0.0,
+            )
+            self._change_query(name, idle)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+    def _change_query(self, name: str, query: QueryProgress) -> None:
+        with self._lock:
+            queries = {**self._progress.queries, name: query}
+        self._change(queries=queries)
+
+    def _change(self, **changes: Any) -> None:
+        with self._lock:
+            self._progress = replace(self._progress, written_at=self._clock().isoformat(), **changes)
+            self._progress.write(self._file)
+
+
+def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> QueryProgress:
+    lag = sum(unread_records(source.endOffset, source.latestOffset) for source in event.sources)
+    newest = event.observedMetrics.get(NEWEST_RECORD)
+    newest_time = newest["enqueued_time"] if newest is not None else None
+    if newest_time is not None and newest_time.tzinfo is None:
+        newest_time = newest_time.astimezone(UTC)
+    states = event.stateOperators
+    return replace(
+        before,
+        batch=event.batchId,
+        batch_at=now.isoformat(),
+        rows=event.numInputRows,
+        batch_seconds=event.batchDuration / 1000,
+        input_rows_per_second=_finite(event.inputRowsPerSecond),
+        processed_rows_per_second=_finite(event.processedRowsPerSecond),
+        lag_records=lag,
+        lag_seconds=max(0.0, (now - newest_time).total_seconds()) if lag and newest_time else 0.0,
+        state_rows=sum(state.numRowsTotal for state in states),
+        state_bytes=sum(state.memoryUsedBytes for state in states),
+        watermark=event.eventTime.get("watermark"),
+        total_rows=before.total_rows + event.numInputRows,
+        total_batches=before.total_batches + 1,
+    )
+
+
+def unread_records(end: str | None, latest: str | None) -> int:
+    """How many records a Kafka source knew of and had not read when a batch ended."""
+    read, known = _offsets(end), _offsets(latest)
+    return sum(max(0, offset - read.get(place, 0)) for place, offset in known.items())
+
+
+def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+    if not text:
+        return {}
+    try:
+        return {(hub, part): offset for hub, parts in json.loads(text).items() for part, offset in parts.items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _finite(rate: float | None) -> float:
+    return rate if rate is not None and rate == rate and abs(rate) != float("inf") else 0.0
