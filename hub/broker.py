@@ -152,8 +152,7 @@ class EmbeddedBroker:
         return self.folder / "log4j2.properties"
 
     def _format(self) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(self._properties))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BrokerError(
@@ -186,6 +185,12 @@ class EmbeddedBroker:
                 raise BrokerError(
                     f"The embedded broker did not answer on {self.servers} in {START_SECONDS} s: see {self.folder}."
                 )
+
+
+def cluster_id() -> str:
+    """A new name for a cluster, in Kafka's form: never with a dash at the front, which would read as an option."""
+    random = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")
 
 
 def _last_line(text: str) -> str:

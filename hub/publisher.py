@@ -13,6 +13,7 @@ from hub.connection import HubConnection
 QUEUED_RECORDS = 20_000
 QUEUED_KILOBYTES = 65_536
 DELIVERY_SECONDS = 120
+UNKNOWN_TOPIC_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class KafkaPublisher:
                 "compression.type": "none" if connection.event_hubs else "lz4",
                 "queue.buffering.max.messages": QUEUED_RECORDS,
                 "queue.buffering.max.kbytes": QUEUED_KILOBYTES,
+                "topic.metadata.propagation.max.ms": UNKNOWN_TOPIC_SECONDS * 1000,
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
                 "log_level": 2,
             }

@@ -20,6 +20,8 @@ class SchemaMismatch(Exception):
 
 def create_if_missing(spark: SparkSession, table: Table, lake_root: str) -> None:
     """Creates the table empty, so that it has its schema before its first row. An existing one is left alone."""
+    if _log(spark, table, lake_root).tableExists():
+        return
     builder = DeltaTable.createIfNotExists(spark).location(table.path(lake_root)).comment(table.description)
     for column in table.columns:
         builder = builder.addColumn(column.name, column.type, comment=column.description)
@@ -62,8 +64,11 @@ def committed_version(spark: SparkSession, table: Table, lake_root: str, writer:
 
 
 def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
-    path = table.path(lake_root)
-    return DeltaTable.isDeltaTable(spark, path) and not spark.read.format("delta").load(path).limit(1).isEmpty()
+    """Told from the log alone: rows or not, a table with files counts."""
+    snapshot = _log(spark, table, lake_root).startTransaction().snapshot()
+    checksum = snapshot.checksumOpt()
+    files = checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()
+    return int(files) > 0
 
 
 def _last_version(snapshot: Any, writer: str) -> int:

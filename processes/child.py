@@ -51,6 +51,15 @@ def end_group(leader: ProcessIdentity, *members: ProcessIdentity, grace_seconds:
         _tolerating_the_dead(os.killpg, leader.pid, signal.SIGKILL)
 
 
+def end_children() -> None:
+    """Kills every descendant of this process and returns when they are gone."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(children, timeout=10)
+
+
 def wait_until_dead(process: ProcessIdentity, seconds: float) -> bool:
     """True when the process is gone in time."""
     deadline = time.monotonic() + seconds

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from processes.child import end_children
 from settings import SettingsError, load_settings
 from streaming.catalog import STREAMS
 from streaming.failures import FailureClass
@@ -26,7 +27,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
+    # The lease is the JVM's: once this process is gone, it must be free for the next.
+    end_children()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without waiting for threads: after a failure one of them may be stuck in the JVM, which ends with this process.
-    os._exit(code)
+    os._exit(code)  # without waiting for threads, of which one may be stuck in a call to the JVM

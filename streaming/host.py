@@ -139,11 +139,12 @@ class StreamHost:
         trigger = self._settings.bronze.trigger_seconds
         queries = []
         for spec in self._stream.queries:
+            progress.expect(spec.name, trigger)
             try:
                 query = start_query(context, self._stream, spec)
             except CheckpointError as error:
                 raise StreamFailed(Failure(FailureClass.CHECKPOINT, str(error), "")) from error
-            progress.expect(spec.name, str(query.runId), trigger)
+            progress.recognise(spec.name, str(query.runId))
             queries.append(query)
         progress.phase(RUNNING)
         log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
@@ -187,8 +188,8 @@ class StreamHost:
                 return partition_counts(connection)
             except HubUnreachable as error:
                 if str(error) != told:
-                    log.warning("%s waits for the hub: %s", self._stream.name, error)
                     waiting(str(error))
+                    log.warning("%s waits for the hub: %s", self._stream.name, error)
                     told = str(error)
                 if time.monotonic() > deadline:
                     raise StreamFailed(

@@ -40,11 +40,14 @@ class ProgressWriter(StreamingQueryListener):
     def phase(self, phase: str, note: str | None = None) -> None:
         self._change(phase=phase, note=note)
 
-    def expect(self, query: str, run: str, trigger_seconds: float) -> None:
-        """Names a query before its first event."""
+    def expect(self, query: str, trigger_seconds: float) -> None:
+        """Makes room for a query before it starts."""
+        self._change_query(query, QueryProgress(trigger_seconds))
+
+    def recognise(self, query: str, run: str) -> None:
+        """Ties a query's run to its name, which idle events lack."""
         with self._lock:
             self._names[run] = query
-        self._change_query(query, QueryProgress(trigger_seconds))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass

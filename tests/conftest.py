@@ -1,0 +1,114 @@
+"""Fixtures: a real broker, a real Spark session, and whole systems in temporary folders on free ports."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from hub.broker import BrokerError, EmbeddedBroker
+from hub.connection import HubConnection
+from processes.ports import free_port
+from settings import Settings
+from streaming.session import spark_session
+from tests import reaper
+from tests.system import System
+
+SESSION = uuid.uuid4().hex
+
+
+def pytest_configure() -> None:
+    """Before any fixture: what the tests start can be told from everything else, and is ended with them."""
+    for name in [name for name in os.environ if name.startswith("TIDEWATCH_")]:
+        del os.environ[name]
+    os.environ[reaper.MARK] = SESSION
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
+    subprocess.Popen(
+        [sys.executable, "-m", "tests.reaper", SESSION],
+        stdin=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_stays_running() -> Iterator[None]:
+    """Fails the session when a test left a process behind."""
+    before = {process.pid for process in reaper.marked(SESSION)}
+    yield
+    deadline = time.monotonic() + 10
+    while left := [process for process in reaper.marked(SESSION) if process.pid not in before]:
+        if time.monotonic() > deadline:
+            told = [f"{process.pid}: {' '.join(_command(process))[:200]}" for process in left]
+            pytest.fail("Tests left processes running:\n" + "\n".join(told))
+        time.sleep(0.2)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One broker for all tests that use topics of their own."""
+    running = started_broker(tmp_path_factory.mktemp("broker"))
+    yield running
+    running.stop()
+
+
+def started_broker(folder: Path) -> EmbeddedBroker:
+    for attempt in range(3):
+        broker = EmbeddedBroker(folder, Settings().jars, port=free_port(), controller_port=free_port())
+        try:
+            broker.start()
+            return broker
+        except BrokerError:
+            broker.stop()
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+@pytest.fixture
+def connection(broker: EmbeddedBroker) -> HubConnection:
+    return HubConnection(broker.servers)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    home = tmp_path_factory.mktemp("spark")
+    session = spark_session(Settings(home=home), "tests")
+    process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    yield session
+    session.stop()
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    """A broker with its own hubs and a home, ready for hosts and the command."""
+    with System(tmp_path / "home") as running:
+        yield running

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.failures import Failure, FailureClass, classify
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        ("Some data may have been lost because they are not available in Kafka", "SOURCE_DATA_LOST", "retention"),
+        ("Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: no", "SETTINGS", "refused the login"),
+        ("Caused by: java.io.IOException: No space left on device", "TRANSIENT", "The disk is full"),
+        ("java.io.FileNotFoundException: /lake/x (Permission denied)", "TRANSIENT", "can't be written"),
+        ("org.apache.hadoop.fs.ParentNotDirectoryException: /lake", "TRANSIENT", "can't be written"),
+        ("java.lang.IllegalStateException: Malformed log file offsets/7", "CHECKPOINT", "resume from its checkpoint"),
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out", "TRANSIENT", "The hub does not answer"),
+        ("java.lang.OutOfMemoryError: Java heap space", "TRANSIENT", "TIDEWATCH_SPARK_DRIVER_MEMORY"),
+        ("something nobody has seen", "TRANSIENT", "tried again by itself"),
+    ],
+)
+def test_the_class_is_read_from_sparks_words(error: str, kind: str, said: str) -> None:
+    failure = classify(error, "bronze", "clicks")
+    assert failure.kind is FailureClass[kind]
+    assert said in str(failure)
+    assert str(failure).startswith("bronze, query clicks: ")
+
+
+def test_the_innermost_cause_is_told() -> None:
+    trace = "StreamingQueryException: outer\n\tat x\nCaused by: A: middle\n\tat y\nCaused by: B: the reason\n\tat z"
+    assert "B: the reason" in classify(trace, "bronze").what
+    assert "outer" not in classify(trace, "bronze").what
+
+
+def test_a_failure_is_left_in_a_file_and_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "failure.json"
+    failure = Failure(FailureClass.CHECKPOINT, "what", "cure")
+    failure.write(file)
+    assert Failure.read(file) == failure
+    file.write_text("{")
+    assert Failure.read(file) is None
+    assert Failure.read(tmp_path / "none") is None
+
+
+def test_exit_codes_are_neither_success_nor_pythons_own() -> None:
+    assert {int(kind) for kind in FailureClass}.isdisjoint({0, 1, 2})

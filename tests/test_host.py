@@ -1,0 +1,301 @@
+"""The stream host as a real process: what it keeps, when it ends, and what its end leaves behind."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from hub import CLICKS, INPUT_HUBS
+from hub.publisher import Record
+from hub.topics import create_missing_topics
+from lake.tables import bronze_table
+from processes.ports import free_port
+from settings import HubSettings
+from streaming.failures import Failure, FailureClass
+from streaming.lease import Holder, is_held
+from streaming.progress import RUNNING, StreamProgress
+from tests.system import System, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+def bronze(system: System, hub: str = CLICKS) -> list[dict[str, object]]:
+    path = bronze_table(hub).path(system.settings.lake_root)
+    if not DeltaTable.is_deltatable(path):
+        return []
+    rows: list[dict[str, object]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def idle(system: System) -> bool:
+    """Every query looked for records after its last batch and found none."""
+    progress = StreamProgress.read(system.files.progress)
+    assert progress is not None
+    return all(query.idle_at and query.idle_at > (query.batch_at or "") for query in progress.queries.values())
+
+
+def wait_for_rows(system: System, count: int, hub: str = CLICKS) -> None:
+    wait_for(f"{count} rows in bronze/{hub}", lambda: len(bronze(system, hub)) >= count)
+
+
+HOSTILE: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+    (b"k", b'{"eventID": "plain"}', []),
+    (b"k", b"this is no JSON", [("plain", b"value")]),
+    (b"\xff\xfe", b"\xff\x00\xfe invalid UTF-8 \xc3\x28", [("odd", b"\x00\xff"), ("odd", b"again"), ("", b"")]),
+    (b"", b"", [("null", None)]),
+    (None, None, []),
+    (None, b"no key", []),
+    (b"k" * 1000, b"x" * 900_000, [("long", b"y" * 10_000)]),
+    ("ключ".encode(), "тело 🌊".encode(), [("имя", b"\xf0\x9f\x8c\x8a")]),
+]
+
+
+def test_hostile_records_land_unchanged_then_a_second_host_is_refused_and_a_stop_is_graceful(system: System) -> None:
+    host = system.start_host()
+    host.wait_until_running()
+    records = [Record(CLICKS, key, body, headers) for key, body, headers in HOSTILE]
+    receipts = system.publish(records)
+    wait_for_rows(system, len(records))
+    rows = {(row["partition"], row["sequence_number"]): row for row in bronze(system)}
+    assert len(rows) == len(bronze(system)) == len(records)
+    for record, receipt in zip(records, receipts, strict=True):
+        row = rows[receipt.partition, receipt.sequence_number]
+        headers = [(header["key"], header["value"]) for header in row["headers"] or ()]  # type: ignore[attr-defined]
+        assert (row["key"], row["body"], headers) == (record.key, record.body, list(record.headers))
+        assert row["enqueued_time"].timestamp() == receipt.enqueued_ms / 1000  # type: ignore[attr-defined]
+        assert row["hub"] == CLICKS
+        assert row["date"] == row["enqueued_time"].date()  # type: ignore[attr-defined]
+        assert row["ingest_time"] >= row["enqueued_time"]  # type: ignore[operator]
+
+    wait_for("the progress file tells it", lambda: system.total_rows() == len(records), 10)
+    wait_for("the stream has nothing more to do", lambda: idle(system), 30)
+    progress = StreamProgress.read(system.files.progress)
+    assert progress is not None and progress.phase == RUNNING
+    assert progress.queries[CLICKS].total_rows == len(records)
+    assert {query: done.lag_records for query, done in progress.queries.items()} == dict.fromkeys(INPUT_HUBS, 0)
+
+    versions = [DeltaTable(bronze_table(hub).path(system.settings.lake_root)).version() for hub in INPUT_HUBS]
+    holder = Holder.read(system.files.lease)
+    began = time.monotonic()
+    second = system.start_host()
+    assert second.process.wait(30) == FailureClass.LEASE_HELD
+    assert time.monotonic() - began < 10
+    assert f"held by process {host.process.pid}" in second.log.read_text()
+    assert Holder.read(system.files.lease) == holder
+    assert StreamProgress.read(system.files.progress) == progress
+    after = [DeltaTable(bronze_table(hub).path(system.settings.lake_root)).version() for hub in INPUT_HUBS]
+    assert after == versions
+
+    os.kill(host.process.pid, signal.SIGTERM)
+    assert host.process.wait(60) == 0
+    wait_for("the lease is free", lambda: not is_held(system.files.lease), 10)
+    assert "bronze stopped" in host.log.read_text()
+    assert "Traceback" not in host.log.read_text()
+    assert Failure.read(system.files.failure) is None
+
+
+def test_killed_again_and_again_nothing_is_lost_or_written_twice(system: System, tmp_path: Path) -> None:
+    """Kills the whole process group without warning, in the middle of work, while traffic goes on."""
+    ledger = tmp_path / "ledger"
+    arguments = ("traffic", "all", "--rate", "2000", "--seconds", "60", "--bad-fraction", "0.02")
+    traffic = system.start_command(*arguments, "--duplicate-fraction", "0.02", "--ledger", str(ledger), "--seed", "3")
+    host = system.start_host()
+    for rows_before_the_kill in (1, 20_000, 40_000):
+        before = total_rows(system)
+        wait_for_total(system, before + rows_before_the_kill)
+        host.kill()
+        host = system.start_host()
+    assert traffic.wait(180) == 0
+    audit = system.audit(ledger, wait=180)
+    assert audit["acknowledged"] > 100_000
+    assert audit["clean"], audit
+    assert host.stop() == 0
+    audit = system.audit(ledger, wait=0)
+    assert audit["clean"], audit
+
+
+def wait_for_total(system: System, rows: int) -> None:
+    wait_for(f"{rows} rows", lambda: total_rows(system) >= rows)
+
+
+def total_rows(system: System) -> int:
+    count = 0
+    for hub in INPUT_HUBS:
+        path = bronze_table(hub).path(system.settings.lake_root)
+        if DeltaTable.is_deltatable(path):
+            count += DeltaTable(path).to_pyarrow_dataset().count_rows()
+    return count
+
+
+def test_the_jvm_keeps_the_lease_of_a_stopped_or_killed_python(system: System) -> None:
+    """A stopped Python looks dead, but its JVM may go on writing: the lease must say so."""
+    host = system.start_host()
+    host.wait_until_running()
+    holder = Holder.read(system.files.lease)
+    assert holder is not None and holder.host == host.identity
+    assert holder.jvm is not None and holder.jvm.is_alive()
+    os.kill(host.process.pid, signal.SIGSTOP)
+    assert is_held(system.files.lease)
+    second = system.start_host()
+    assert second.process.wait(30) == FailureClass.LEASE_HELD
+    os.kill(holder.jvm.pid, signal.SIGSTOP)  # so that it can't end by itself
+    os.kill(host.process.pid, signal.SIGKILL)
+    host.process.wait()
+    assert holder.jvm.is_alive()
+    assert is_held(system.files.lease)
+    host.kill()
+    assert not is_held(system.files.lease)
+
+
+def test_a_broker_that_is_away_at_the_start_and_in_between_costs_nothing(system: System) -> None:
+    create_missing_topics(system.connection, HubSettings(), INPUT_HUBS)
+    system.publish([Record(CLICKS, b"k", b"before")])
+    system.broker.stop()
+    host = system.start_host()
+    wait_for("the host says why it waits", lambda: "waits for the hub" in host.log.read_text())
+    assert f"127.0.0.1:{system.broker.port} does not answer" in host.log.read_text()
+    progress = StreamProgress.read(system.files.progress)
+    assert progress is not None and progress.phase == "waiting for the hub"
+    system.broker.start()
+    wait_for_rows(system, 1)
+
+    assert system.broker.process is not None
+    os.kill(system.broker.process.pid, signal.SIGKILL)
+    system.broker.process.wait()
+    time.sleep(25)
+    system.broker.start()
+    system.publish([Record(CLICKS, b"k", b"after")])
+    code = host.process.poll()
+    if code is not None:  # it may wait or give up to be started again, but must not call it the wrong name
+        assert code == FailureClass.TRANSIENT
+        host = system.start_host()
+    wait_for_rows(system, 2)
+    assert sorted(str(row["body"]) for row in bronze(system)) == ["b'after'", "b'before'"]
+
+
+def test_a_changed_plan_goes_on_where_the_old_one_ended(system: System) -> None:
+    """The checkpoint is made to look like one of an older plan, which Spark could not resume from."""
+    host = system.start_host()
+    system_records = [Record(CLICKS, str(n).encode(), b"old") for n in range(50)]
+    host.wait_until_running()
+    system.publish(system_records)
+    wait_for_rows(system, 50)
+    assert host.stop() == 0
+    (generation,) = Path(system.settings.checkpoint_root, "bronze", CLICKS).glob("*/generation.json")
+    generation.write_text(generation.read_text().replace('"plan": 1', '"plan": 0'))
+    generation.with_name(".generation.json.crc").unlink()
+    system.publish([Record(CLICKS, str(n).encode(), b"new") for n in range(30)])
+    host = system.start_host()
+    wait_for_rows(system, 80)
+    time.sleep(3)
+    bodies = [row["body"] for row in bronze(system)]
+    assert (bodies.count(b"old"), bodies.count(b"new"), len(bodies)) == (50, 30, 80)
+    assert len(list(Path(system.settings.checkpoint_root, "bronze", CLICKS).glob("g*"))) == 2
+    assert host.stop() == 0
+
+
+def test_a_checkpoint_that_is_gone_or_damaged_is_no_reason_to_write_twice(system: System) -> None:
+    host = system.start_host()
+    host.wait_until_running()
+    system.publish([Record(CLICKS, b"k", b"once")])
+    wait_for_rows(system, 1)
+    assert host.stop() == 0
+    folder = Path(system.settings.checkpoint_root, "bronze", CLICKS)
+    folder.rename(folder.with_name("moved"))
+    host = system.start_host()
+    assert host.wait_for_exit() == FailureClass.CHECKPOINT
+    failure = Failure.read(system.files.failure)
+    assert failure is not None and "bronze/clicks has no checkpoint, but its table" in failure.what
+    assert len(bronze(system)) == 1
+
+    folder.with_name("moved").rename(folder)
+    for offsets in folder.glob("g*/spark/offsets/*"):
+        offsets.write_text("nonsense")
+    for checksum in folder.glob("g*/spark/offsets/.*.crc"):
+        checksum.unlink()
+    host = system.start_host()
+    assert host.wait_for_exit() == FailureClass.CHECKPOINT
+    assert len(bronze(system)) == 1
+
+
+def test_records_that_the_hub_no_longer_has_are_not_passed_over_in_silence(system: System) -> None:
+    create_missing_topics(system.connection, HubSettings(partitions=1), INPUT_HUBS)
+    host = system.start_host()
+    host.wait_until_running()
+    system.publish([Record(CLICKS, b"k", b"one")])
+    wait_for_rows(system, 1)
+    assert host.stop() == 0
+    system.publish([Record(CLICKS, b"k", b"never read"), Record(CLICKS, b"k", b"late")])
+    delete_records(system, before=2)
+    host = system.start_host()
+    assert host.wait_for_exit() == FailureClass.SOURCE_DATA_LOST
+    failure = Failure.read(system.files.failure)
+    assert failure is not None and "no longer has records that were not read yet" in failure.what
+    assert [row["body"] for row in bronze(system)] == [b"one"]
+
+
+def delete_records(system: System, before: int) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": system.broker.servers})
+    for answer in client.delete_records([TopicPartition(CLICKS, 0, before)]).values():
+        answer.result(10)
+
+
+def test_a_full_disk_is_a_clear_error_and_no_half_table(system: System, tmp_path: Path) -> None:
+    """The lake is a small disk of its own. When the host gave up, the disk grows and the host starts again."""
+    lake, code = tmp_path / "lake", tmp_path / "code"
+    lake.mkdir()
+    twice = (
+        f'mount -t tmpfs -o size=6m tidewatch-test "{lake}" && "$@"; echo $? > "{code}"; '
+        f'mount -o remount,size=400m "{lake}" && exec "$@"'
+    )
+    environment = {"TIDEWATCH_LAKE": str(lake), "TIDEWATCH_STREAM_DISK_FLOOR_MB": "1"}
+    host = system.start_host(("unshare", "-rm", "sh", "-c", twice, "sh"), **environment)
+    host.wait_until_running()
+    system.publish([Record(CLICKS, None, os.urandom(900_000)) for _ in range(30)])
+    wait_for("the host gives up", lambda: code.exists() and code.read_text() != "")
+    assert int(code.read_text()) == FailureClass.TRANSIENT
+    assert "bronze, query clicks: The disk is full; nothing was half written." in host.log.read_text()
+    assert "Free some space" in host.log.read_text()
+    log = Path(f"/proc/{host.process.pid}/root{lake}", "bronze", CLICKS, "_delta_log")  # as the host sees it
+    wait_for("all rows", lambda: rows_in_log(log) >= 30)
+    time.sleep(2)
+    assert rows_in_log(log) == 30
+
+
+def rows_in_log(log: Path) -> int:
+    """Rows of a table that is only appended to, by its log."""
+    actions = [json.loads(line) for commit in log.glob("*.json") for line in commit.read_text().splitlines()]
+    return sum(json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action)
+
+
+def test_places_that_cannot_be_written_are_named_before_a_jvm_starts(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    system = System(tmp_path / "home")
+    for environment, kind, said in [
+        ({"TIDEWATCH_HOME": str(file)}, FailureClass.SETTINGS, "can't be written"),
+        ({"TIDEWATCH_LAKE": str(file / "lake")}, FailureClass.SETTINGS, f"{file} is no folder"),
+        ({"TIDEWATCH_STREAM_DISK_FLOOR_MB": str(10**9)}, FailureClass.TRANSIENT, "MB are free"),
+        ({"TIDEWATCH_HUB_PARTITIONS": "0"}, FailureClass.SETTINGS, "TIDEWATCH_HUB_PARTITIONS=0 is refused"),
+        ({"TIDEWATCH_JARS": str(tmp_path)}, FailureClass.SETTINGS, "run `make setup`"),
+    ]:
+        host = system.start_host(**environment)
+        assert host.wait_for_exit(30) == kind
+        assert said in host.log.read_text()
+
+
+def test_a_hub_that_never_comes_is_given_up_for_a_later_try(tmp_path: Path) -> None:
+    system = System(tmp_path / "home", TIDEWATCH_HUB_KAFKA_SERVERS=f"127.0.0.1:{free_port()}")
+    host = system.start_host()
+    try:
+        wait_for("it waits", lambda: "waits for the hub" in host.log.read_text())
+        assert host.stop() == 0  # waiting does not keep it from stopping
+    finally:
+        host.kill()
