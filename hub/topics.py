@@ -9,7 +9,7 @@ from confluent_kafka.cimpl import NewTopic
 from hub.connection import HubConnection
 from settings import HubSettings
 
-ANSWER_SECONDS = 15
+ANSWER_SECONDS = 10
 MAX_MESSAGE_BYTES = 1_048_588
 
 

@@ -23,10 +23,14 @@ def java_program() -> str:
     return java
 
 
+def java_release(java: str) -> str:
+    """All that it says about its version."""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
 def java_version(java: str) -> int:
     """Its major version, refused when Spark can't run on it."""
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', answer)
+    version = re.search(r'version "(\d+)', java_release(java))
     if not version:
         raise JavaMissing(f"{java} is no Java that tells its version: {CURE}")
     if int(version[1]) < OLDEST_JAVA:

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from processes.java import JavaMissing, java_program, java_version  # noqa: E402
+from processes.java import JavaMissing, java_program, java_release, java_version  # noqa: E402
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -33,12 +33,13 @@ def main() -> None:
     relock = parser.parse_args().relock_jars
     try:
         java = java_program()
-        java_version(java)
+        java_version(java)  # refused here when it is too old
     except JavaMissing as missing:
         sys.exit(str(missing))
     with one_at_a_time():
         prepare_python()
         prepare_jars(java, relock)
+        prepare_class_archive(java)
 
 
 def prepare_python() -> None:
@@ -90,6 +91,21 @@ def prepare_jars(java: str, relock: bool) -> None:
             f"These jars are not the ones that setup/jars.sha256 names: {', '.join(differing)}. "
             "If you changed setup/ivy.xml, run `make lock`; otherwise clear ~/.ivy2 and try again."
         )
+    stamp.write_text(state)
+
+
+def prepare_class_archive(java: str) -> None:
+    """Only makes starts faster, so that a machine where it can't be made goes on without it."""
+    stamp = JARS / ".archived"
+    state = digest(JAR_DIGESTS, ROOT / "requirements.txt", extra=java_release(java))
+    if read(stamp) == state:
+        return
+    print("Archiving the classes that streams load, so that they start faster (half a minute)", flush=True)
+    command = [str(PYTHON), "-m", "streaming.class_archive", str(JARS / "classes.jsa")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        print(f"No archive could be made ({reason}); streams start slower without it.", flush=True)
     stamp.write_text(state)
 
 

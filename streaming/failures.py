@@ -86,7 +86,7 @@ _SIGNS = (
         "Give this account the right to write there.",
     ),
     _Sign(
-        r"Malformed log|malformed|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STREAM_FAILED.*checkpoint"
+        r"malformed|StreamMetadata|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STREAM_FAILED.*checkpoint"
         r"|STATE_STORE_(?!.*TIMEOUT)|StateStoreCheckpoint|CHECKPOINT_|batch \d+ doesn't exist|No batch file"
         r"|There are \[\d+\] sources in the checkpoint",
         FailureClass.CHECKPOINT,

@@ -8,6 +8,8 @@ from pyspark.sql import SparkSession
 from settings import Settings, SettingsError
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS = f"-Duser.timezone=UTC -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
+CLASS_ARCHIVE = "classes.jsa"
 
 
 def spark_session(settings: Settings, application: str) -> SparkSession:
@@ -23,10 +25,8 @@ def session_configuration(settings: Settings) -> dict[str, str]:
     if not jars:
         raise SettingsError(f"TIDEWATCH_JARS={settings.jars} has no Spark jars: run `make setup`.")
     configuration = {
-        "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC -Xss4m "
-        f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,8 +45,9 @@ def session_configuration(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if settings.spark.master.startswith("local"):
-        configuration |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        configuration |= _local_files(jars)
+        configuration |= _on_this_machine(settings, jars)
+    else:
+        configuration["spark.jars"] = ",".join(str(jar) for jar in jars)
     if "://" not in settings.checkpoint_root:
         configuration["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -54,11 +55,19 @@ def session_configuration(settings: Settings) -> dict[str, str]:
     return configuration
 
 
-def _local_files(jars: list[Path]) -> dict[str, str]:
-    """Local files without a process a file: Hadoop's own way calls chmod and readlink for each it makes or renames."""
+def _on_this_machine(settings: Settings, jars: list[Path]) -> dict[str, str]:
+    """What a session gains when driver and executors are one process."""
+    archive = settings.jars / CLASS_ARCHIVE
+    java_options = JAVA_OPTIONS
+    if archive.exists():  # one of another Java is passed over, without a word because of the second option
+        java_options += f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
     return {
-        # On the class path itself, because Spark opens local files before it loads its jars.
-        "spark.driver.extraClassPath": next(str(jar) for jar in jars if jar.name.startswith("hadoop-bare-naked")),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        # On the class path itself: the archive has only what is there, and Spark opens files before it loads jars.
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in jars),
+        # Local files without a process a file: Hadoop's own way calls chmod and readlink for each it makes or renames.
         "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     }

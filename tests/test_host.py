@@ -97,21 +97,30 @@ def test_hostile_records_land_unchanged_then_a_second_host_is_refused_and_a_stop
     assert "Traceback" not in host.log.read_text()
     assert Failure.read(system.files.failure) is None
 
+    # Without its checkpoint it would read everything again: it refuses instead, before it writes anything.
+    folder = Path(system.settings.checkpoint_root, "bronze", CLICKS)
+    folder.rename(folder.with_name("moved"))
+    host = system.start_host()
+    assert host.wait_for_exit() == FailureClass.CHECKPOINT
+    failure = Failure.read(system.files.failure)
+    assert failure is not None and "bronze/clicks has no checkpoint, but its table" in failure.what
+    assert len(bronze(system)) == len(records)
+
 
 def test_killed_again_and_again_nothing_is_lost_or_written_twice(system: System, tmp_path: Path) -> None:
     """Kills the whole process group without warning, in the middle of work, while traffic goes on."""
     ledger = tmp_path / "ledger"
-    arguments = ("traffic", "all", "--rate", "2000", "--seconds", "60", "--bad-fraction", "0.02")
+    arguments = ("traffic", "all", "--rate", "2000", "--seconds", "35", "--bad-fraction", "0.02")
     traffic = system.start_command(*arguments, "--duplicate-fraction", "0.02", "--ledger", str(ledger), "--seed", "3")
     host = system.start_host()
-    for rows_before_the_kill in (1, 20_000, 40_000):
+    for rows_before_the_kill in (1, 10_000, 20_000):
         before = total_rows(system)
         wait_for_total(system, before + rows_before_the_kill)
         host.kill()
         host = system.start_host()
     assert traffic.wait(180) == 0
     audit = system.audit(ledger, wait=180)
-    assert audit["acknowledged"] > 100_000
+    assert audit["acknowledged"] > 60_000
     assert audit["clean"], audit
     assert host.stop() == 0
     audit = system.audit(ledger, wait=0)
@@ -166,7 +175,7 @@ def test_a_broker_that_is_away_at_the_start_and_in_between_costs_nothing(system:
     assert system.broker.process is not None
     os.kill(system.broker.process.pid, signal.SIGKILL)
     system.broker.process.wait()
-    time.sleep(25)
+    time.sleep(12)
     system.broker.start()
     system.publish([Record(CLICKS, b"k", b"after")])
     code = host.process.poll()
@@ -175,76 +184,6 @@ def test_a_broker_that_is_away_at_the_start_and_in_between_costs_nothing(system:
         host = system.start_host()
     wait_for_rows(system, 2)
     assert sorted(str(row["body"]) for row in bronze(system)) == ["b'after'", "b'before'"]
-
-
-def test_a_changed_plan_goes_on_where_the_old_one_ended(system: System) -> None:
-    """The checkpoint is made to look like one of an older plan, which Spark could not resume from."""
-    host = system.start_host()
-    system_records = [Record(CLICKS, str(n).encode(), b"old") for n in range(50)]
-    host.wait_until_running()
-    system.publish(system_records)
-    wait_for_rows(system, 50)
-    assert host.stop() == 0
-    (generation,) = Path(system.settings.checkpoint_root, "bronze", CLICKS).glob("*/generation.json")
-    generation.write_text(generation.read_text().replace('"plan": 1', '"plan": 0'))
-    generation.with_name(".generation.json.crc").unlink()
-    system.publish([Record(CLICKS, str(n).encode(), b"new") for n in range(30)])
-    host = system.start_host()
-    wait_for_rows(system, 80)
-    time.sleep(3)
-    bodies = [row["body"] for row in bronze(system)]
-    assert (bodies.count(b"old"), bodies.count(b"new"), len(bodies)) == (50, 30, 80)
-    assert len(list(Path(system.settings.checkpoint_root, "bronze", CLICKS).glob("g*"))) == 2
-    assert host.stop() == 0
-
-
-def test_a_checkpoint_that_is_gone_or_damaged_is_no_reason_to_write_twice(system: System) -> None:
-    host = system.start_host()
-    host.wait_until_running()
-    system.publish([Record(CLICKS, b"k", b"once")])
-    wait_for_rows(system, 1)
-    assert host.stop() == 0
-    folder = Path(system.settings.checkpoint_root, "bronze", CLICKS)
-    folder.rename(folder.with_name("moved"))
-    host = system.start_host()
-    assert host.wait_for_exit() == FailureClass.CHECKPOINT
-    failure = Failure.read(system.files.failure)
-    assert failure is not None and "bronze/clicks has no checkpoint, but its table" in failure.what
-    assert len(bronze(system)) == 1
-
-    folder.with_name("moved").rename(folder)
-    for offsets in folder.glob("g*/spark/offsets/*"):
-        offsets.write_text("nonsense")
-    for checksum in folder.glob("g*/spark/offsets/.*.crc"):
-        checksum.unlink()
-    host = system.start_host()
-    assert host.wait_for_exit() == FailureClass.CHECKPOINT
-    assert len(bronze(system)) == 1
-
-
-def test_records_that_the_hub_no_longer_has_are_not_passed_over_in_silence(system: System) -> None:
-    create_missing_topics(system.connection, HubSettings(partitions=1), INPUT_HUBS)
-    host = system.start_host()
-    host.wait_until_running()
-    system.publish([Record(CLICKS, b"k", b"one")])
-    wait_for_rows(system, 1)
-    assert host.stop() == 0
-    system.publish([Record(CLICKS, b"k", b"never read"), Record(CLICKS, b"k", b"late")])
-    delete_records(system, before=2)
-    host = system.start_host()
-    assert host.wait_for_exit() == FailureClass.SOURCE_DATA_LOST
-    failure = Failure.read(system.files.failure)
-    assert failure is not None and "no longer has records that were not read yet" in failure.what
-    assert [row["body"] for row in bronze(system)] == [b"one"]
-
-
-def delete_records(system: System, before: int) -> None:
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    client = AdminClient({"bootstrap.servers": system.broker.servers})
-    for answer in client.delete_records([TopicPartition(CLICKS, 0, before)]).values():
-        answer.result(10)
 
 
 def test_a_full_disk_is_a_clear_error_and_no_half_table(system: System, tmp_path: Path) -> None:

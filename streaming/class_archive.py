@@ -1,0 +1,68 @@
+"""`python -m streaming.class_archive FILE`: makes the JVM's archive of loaded classes, which halves a stream's start.
+
+It runs the real bronze stream on a broker of its own in a temporary folder, so that the archive has what streams load.
+"""
+
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hub.broker import EmbeddedBroker
+from hub.connection import HubConnection
+from hub.publisher import KafkaPublisher, Record
+from hub.topics import create_missing_topics, partition_counts
+from processes.ports import free_port
+from settings import HubSettings, Settings, SparkSettings
+from streaming.catalog import BRONZE
+from streaming.queries import QueryContext, start_query
+from streaming.session import JAVA_OPTIONS, spark_session
+
+BATCH_SECONDS = 120
+
+
+def make_archive(file: Path) -> None:
+    temporary = file.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tidewatch-") as home:
+        settings = Settings(
+            home=Path(home),
+            hub=HubSettings(port=free_port(), controller_port=free_port(), partitions=1),
+            spark=SparkSettings(
+                conf={"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={temporary}"}
+            ),
+        )
+        hub = settings.hub
+        with EmbeddedBroker(settings.hub_folder, settings.jars, port=hub.port, controller_port=hub.controller_port):
+            _run_bronze(settings)
+    if not temporary.exists():
+        raise RuntimeError("the JVM wrote no archive")
+    temporary.replace(file)
+
+
+def _run_bronze(settings: Settings) -> None:
+    connection = HubConnection.from_settings(settings.hub)
+    hubs = [query.hub for query in BRONZE.queries]
+    create_missing_topics(connection, settings.hub, hubs)
+    with KafkaPublisher(connection) as publisher:
+        for hub in hubs:
+            publisher.publish(Record(hub, b"key", b"{}", [("name", b"value")]), lambda outcome: None)
+    spark = spark_session(settings, "class-archive")
+    gateway = spark.sparkContext._gateway
+    context = QueryContext(spark, settings, connection, partition_counts(connection), lambda: False, datetime.now(UTC))
+    queries = [start_query(context, BRONZE, query) for query in BRONZE.queries]
+    deadline = time.monotonic() + BATCH_SECONDS
+    while not all(query.lastProgress for query in queries) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for query in queries:
+        query.stop()
+    spark.stop()
+    # The JVM writes the archive when it exits, which it does when its input closes.
+    assert gateway is not None
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    make_archive(Path(sys.argv[1]).resolve())
