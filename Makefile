@@ -1,4 +1,4 @@
-# The newest supported Python on the PATH; name another with `make PYTHON=… setup`.
+# The first Python on the PATH that is new enough; name another with `make PYTHON=… setup`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin

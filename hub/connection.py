@@ -1,10 +1,9 @@
 """From settings to what clients of the hub need: librdkafka's names and Spark's."""
 
-import re
 from dataclasses import dataclass
 from typing import Self
 
-from settings import HubSettings, SettingsError
+from settings import HubSettings
 
 EVENT_HUBS_KAFKA_PORT = 9093
 # Event Hubs closes idle connections after 4 minutes and takes messages of up to 1 MiB with its own overhead.
@@ -29,7 +28,7 @@ class HubConnection:
         if hub.connection_string:
             secret = hub.connection_string.get_secret_value()
             return cls(
-                servers=f"{_namespace(secret)}:{EVENT_HUBS_KAFKA_PORT}",
+                servers=f"{hub.namespace}:{EVENT_HUBS_KAFKA_PORT}",
                 security_protocol="SASL_SSL",
                 username="$ConnectionString",
                 password=secret,
@@ -91,16 +90,6 @@ class HubConnection:
     @property
     def _sasl(self) -> bool:
         return self.security_protocol.startswith("SASL")
-
-
-def _namespace(connection_string: str) -> str:
-    found = re.search(r"(?:^|;)\s*Endpoint=sb://([^/;:\s]+)", connection_string, re.IGNORECASE)
-    if not found:
-        raise SettingsError(
-            "TIDEWATCH_HUB_CONNECTION_STRING names no namespace: copy it whole from the Azure portal, "
-            "as Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
-        )
-    return found[1]
 
 
 def _quoted(text: str) -> str:

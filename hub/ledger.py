@@ -63,6 +63,7 @@ class LedgerWriter:
         self.failed = 0
         self._waiting: list[str] = []
         self._waiting_failed = 0
+        self._broken = False
         try:
             self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except FileExistsError:
@@ -91,12 +92,15 @@ class LedgerWriter:
         """Hands all lines taken so far to the operating system, then counts them."""
         if not self._waiting:
             return
-        _write_all(self._descriptor, "".join(f"{line}\n" for line in self._waiting).encode())
+        self._write_whole("".join(f"{line}\n" for line in self._waiting).encode())
         self.failed += self._waiting_failed
         self.acknowledged += len(self._waiting) - self._waiting_failed
         self._waiting, self._waiting_failed = [], 0
 
     def close(self) -> None:
+        if self._broken:
+            os.close(self._descriptor)
+            return
         self.commit()
         self._write({"closed": True, "acknowledged": self.acknowledged, "failed": self.failed})
         os.fsync(self._descriptor)
@@ -111,7 +115,18 @@ class LedgerWriter:
         self.close()
 
     def _write(self, line: dict[str, Any]) -> None:
-        _write_all(self._descriptor, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        self._write_whole(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def _write_whole(self, lines: bytes) -> None:
+        """All of it or nothing: what a full disk cut short is taken back."""
+        length = os.fstat(self._descriptor).st_size
+        try:
+            while lines:
+                lines = lines[os.write(self._descriptor, lines) :]
+        except OSError as error:
+            self._broken = True
+            os.ftruncate(self._descriptor, length)
+            raise LedgerError(f"The ledger can't be written any more: {error.strerror}.") from None
 
 
 def read_ledger(file: Path) -> LedgerContents:
@@ -159,8 +174,3 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
                 yield line
     except OSError as error:
         raise LedgerError(f"The ledger {file} can't be read: {error.strerror}.") from None
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -11,6 +11,8 @@ from settings import HubSettings
 
 ANSWER_SECONDS = 10
 MAX_MESSAGE_BYTES = 1_048_588
+SEGMENTS = 24
+SEGMENT_BYTES = 256 * 2**20
 
 
 class HubUnreachable(Exception):
@@ -42,6 +44,11 @@ def create_missing_topics(connection: HubConnection, hub: HubSettings, names: It
         try:
             answer.result(timeout=ANSWER_SECONDS)
             created.append(name)
+        except TimeoutError:
+            raise HubUnreachable(
+                f"The hub at {connection.servers} did not create the topic {name} in {ANSWER_SECONDS} s. "
+                "Check that it runs and is not overloaded."
+            ) from None
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise HubUnreachable(
@@ -49,6 +56,18 @@ def create_missing_topics(connection: HubConnection, hub: HubSettings, names: It
                     f"Create it yourself with {hub.partitions} partitions, or give the account the right to."
                 ) from error
     return created
+
+
+def offset_ranges(connection: HubConnection, topic: str) -> dict[int, tuple[int, int]]:
+    """For each partition the first sequence number that the hub still has and the one after the last."""
+    consumer = Consumer({**connection.client_options(), "group.id": "tidewatch-offsets", "log_level": 0})
+    try:
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
+            for partition in range(partition_counts(connection)[topic])
+        }
+    finally:
+        consumer.close()
 
 
 def _topic_configuration(connection: HubConnection, hub: HubSettings) -> dict[str, str]:
@@ -59,6 +78,9 @@ def _topic_configuration(connection: HubConnection, hub: HubSettings) -> dict[st
         **retention,
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
+        # Only closed segments are ever deleted, so that their size and age bound what outlives the retention.
+        "segment.ms": str(hub.retention_hours * 3_600_000 // SEGMENTS),
+        "segment.bytes": str(SEGMENT_BYTES),
     }
 
 

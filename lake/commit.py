@@ -5,11 +5,13 @@ the same transaction in the log, but that way rebuilds the table's whole state f
 writer's last version; here it is read from the checksum that Delta keeps beside each commit. See docs/decisions.
 """
 
+import json
 import time
 from typing import Any
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lake.tables import Table
 
@@ -36,14 +38,10 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
 
     `writer` must never be reused for another sequence of versions: its rows would be dropped without a word.
     """
-    if rows.columns != [column.name for column in table.columns]:
-        raise SchemaMismatch(
-            f"{table.name} has the columns {', '.join(column.name for column in table.columns)}, "
-            f"not {', '.join(rows.columns)}."
-        )
     spark = rows.sparkSession
     delta = _delta(spark)
     transaction = _log(spark, table, lake_root).startTransaction()
+    _refuse_other_columns(rows, table, transaction.metadata().schemaString())
     if _last_version(transaction.snapshot(), writer) >= version:
         return False
     # Makes Delta refuse this commit when another of the same writer comes in between.
@@ -58,17 +56,31 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
 
 
 def committed_version(spark: SparkSession, table: Table, lake_root: str, writer: str) -> int | None:
-    """The newest version that this writer committed to the table, or None."""
-    version = _last_version(_log(spark, table, lake_root).startTransaction().snapshot(), writer)
+    """The newest version that this writer committed to the table, None also where there is no table."""
+    log = _log(spark, table, lake_root)
+    if not log.tableExists():
+        return None
+    version = _last_version(log.startTransaction().snapshot(), writer)
     return None if version < 0 else version
 
 
 def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
-    """Told from the log alone: rows or not, a table with files counts."""
-    snapshot = _log(spark, table, lake_root).startTransaction().snapshot()
+    """Told from the log alone: a table with files counts."""
+    log = _log(spark, table, lake_root)
+    if not log.tableExists():
+        return False
+    snapshot = log.startTransaction().snapshot()
     checksum = snapshot.checksumOpt()
     files = checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()
     return int(files) > 0
+
+
+def _refuse_other_columns(rows: DataFrame, table: Table, schema: str) -> None:
+    """Delta checks this above the transaction; below, files with other types would be written and break readers."""
+    wanted = [f"{field.name} {field.dataType.simpleString()}" for field in StructType.fromJson(json.loads(schema))]
+    found = [f"{field.name} {field.dataType.simpleString()}" for field in rows.schema]
+    if found != wanted:
+        raise SchemaMismatch(f"{table.name} has the columns {', '.join(wanted)}; not {', '.join(found)}.")
 
 
 def _last_version(snapshot: Any, writer: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from processes.child import end_group, wait_until_dead
+from processes.child import end_group
 from processes.identity import ProcessIdentity
 from settings import Settings
 from streaming.catalog import STREAMS
@@ -23,19 +23,23 @@ def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None])
 
     A run whose host stopped in order ends as a success, which is how the next start tells it from a failure.
     """
-    hosts = {*_lease_holders(settings), *_hosts_below(launcher)}
-    for host in hosts:
-        if host.is_alive():
+    deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
+    told: set[ProcessIdentity] = set()
+    while time.monotonic() < deadline:
+        # Looked for again and again: a run may be about to start its host.
+        found = (*_lease_holders(settings), *_hosts_below(launcher))
+        hosts = {host for host in found if host.is_alive()}
+        for host in hosts - told:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(host.pid, signal.SIGTERM)
-    deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
-    for host in hosts:
-        if not wait_until_dead(host, max(0.0, deadline - time.monotonic())):
+        told |= hosts
+        if not any(host.is_alive() for host in told) and not _run_workers(launcher):
+            return
+        time.sleep(0.1)
+    for host in told:
+        if host.is_alive():
             say(f"Process {host.pid} of a stream did not stop in time and is killed")
             end_group(host, grace_seconds=0)
-    deadline = time.monotonic() + CLOSING_SECONDS
-    while _run_workers(launcher) and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def _lease_holders(settings: Settings) -> Iterator[ProcessIdentity]:

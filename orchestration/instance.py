@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from orchestration.stream_jobs import BATCH_KIND, KIND_TAG
 from settings import Settings
 from streaming.catalog import STREAMS
+from streaming.files import StreamFiles
+from streaming.lease import is_held
 
 START_TIMEOUT_SECONDS = 180
 CANCEL_TIMEOUT_SECONDS = 180
+LAUNCHED = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
 def write_instance(settings: Settings) -> None:
@@ -24,6 +28,25 @@ def write_workspace(settings: Settings, port: int) -> Path:
     server = {"host": "127.0.0.1", "port": port, "location_name": "tidewatch"}
     _write(file, {"load_from": [{"grpc_server": server}]})
     return file
+
+
+def settle_lost_runs(settings: Settings) -> list[str]:
+    """Ends the runs of streams that stand as active although nothing of them lives, as after a crash of the machine.
+
+    Call it while no daemon and no code server runs. A run that a person was terminating ends as canceled.
+    """
+    lost = []
+    with DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        for stream in STREAMS:
+            if is_held(StreamFiles(settings.run_folder, stream).lease):
+                continue
+            for run in instance.get_runs(RunsFilter(job_name=stream, statuses=LAUNCHED)):
+                if run.status is DagsterRunStatus.CANCELING:
+                    instance.report_run_canceled(run, "Its processes were gone when Tidewatch started again.")
+                else:
+                    instance.report_run_failed(run, "Its processes were gone when Tidewatch started again.")
+                    lost.append(run.run_id)
+    return lost
 
 
 def instance_configuration(settings: Settings) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The sensors that supervise the streams: they look, let `supervisor` decide, launch, and report the figures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from dagster import (
@@ -19,7 +19,7 @@ from dagster import (
 )
 
 from assets.streams import observations
-from orchestration.supervisor import RunState, SeenRun, Start, Wait, decide
+from orchestration.supervisor import LONGEST_WAIT, RunState, SeenRun, Start, Wait, decide
 from settings import load_settings
 from streaming.catalog import StreamSpec
 from streaming.files import StreamFiles
@@ -36,7 +36,11 @@ ENDED_STATES = {
 }
 
 
-def stream_sensor(stream: StreamSpec) -> SensorDefinition:
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def stream_sensor(stream: StreamSpec, clock: Callable[[], datetime] = utc_now) -> SensorDefinition:
     @sensor(
         name=f"{stream.name}_supervisor",
         job_name=stream.name,
@@ -46,14 +50,14 @@ def stream_sensor(stream: StreamSpec) -> SensorDefinition:
     )
     def supervise(context: SensorEvaluationContext) -> SensorResult:
         settings = load_settings()
-        now = datetime.now(UTC)
+        now = clock()
         files = StreamFiles(settings.run_folder, stream.name)
         latest = seen_run(_newest_runs(context.instance, stream.name))
         decision = decide(latest, is_held(files.lease), now)
         reported_at, events = _report_at(context.cursor), []
         progress = StreamProgress.read(files.progress)
         due = reported_at is None or (now - reported_at).total_seconds() >= settings.stream.report_seconds
-        if progress is not None and due and latest is not None and progress.run_id == latest.run_id:
+        if progress is not None and due and _is_of_active_run(progress, latest):
             events = list(observations(stream, progress))
             reported_at = now
         cursor = json.dumps({"reported_at": reported_at.isoformat()}) if reported_at else None
@@ -63,6 +67,10 @@ def stream_sensor(stream: StreamSpec) -> SensorDefinition:
         return SensorResult(skip_reason=SkipReason(_sentence(decision)), asset_events=events, cursor=cursor)
 
     return supervise
+
+
+def _is_of_active_run(progress: StreamProgress, latest: SeenRun | None) -> bool:
+    return latest is not None and latest.state is RunState.ACTIVE and progress.run_id == latest.run_id
 
 
 def seen_run(newest_first: Sequence[RunRecord]) -> SeenRun | None:
@@ -78,6 +86,8 @@ def seen_run(newest_first: Sequence[RunRecord]) -> SeenRun | None:
         if record.dagster_run.status is not DagsterRunStatus.FAILURE:
             break
         failures += 1
+        if (record.end_time or 0) - (record.start_time or record.end_time or 0) > LONGEST_WAIT.total_seconds():
+            break  # it ran well for long, so that what failed before it does not count
     return SeenRun(
         latest.dagster_run.run_id,
         ENDED_STATES[latest.dagster_run.status],

@@ -85,7 +85,7 @@ def _failure(settings: Settings, stream: str, code: int) -> Failure:
     known = {int(kind): kind for kind in failures.FailureClass}
     if code not in known:
         return Failure(
-            f"The host of {stream} was killed ({_signal_name(code)}).",
+            f"The host of {stream} {_end(code)}.",
             metadata={"class": "KILLED"},
             allow_retries=False,
         )
@@ -97,5 +97,5 @@ def _failure(settings: Settings, stream: str, code: int) -> Failure:
     return Failure(described, metadata={"class": kind.name}, allow_retries=False)
 
 
-def _signal_name(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _end(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}, its log says why"

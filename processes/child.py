@@ -34,6 +34,7 @@ def spawn(
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
         text=True,
+        errors="replace",
         start_new_session=True,
     )
 

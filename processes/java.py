@@ -24,13 +24,14 @@ def java_program() -> str:
 
 
 def java_release(java: str) -> str:
-    """All that it says about its version."""
-    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    """All that it says about its version, without the options that it says it picked up from the environment."""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith("Picked up "))
 
 
 def java_version(java: str) -> int:
     """Its major version, refused when Spark can't run on it."""
-    version = re.search(r'version "(\d+)', java_release(java))
+    version = re.search(r'version "(?:1\.)?(\d+)', java_release(java))
     if not version:
         raise JavaMissing(f"{java} is no Java that tells its version: {CURE}")
     if int(version[1]) < OLDEST_JAVA:

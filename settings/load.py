@@ -81,7 +81,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
         name = _variable(*wrong["loc"])
         problem = wrong["msg"].removeprefix("Value error, ")
         if not isinstance(wrong["input"], str):
-            yield f"Settings contradict each other: {problem}."
+            yield f"{problem}." if PREFIX in problem else f"{name} is refused: {problem}."
         elif name in secrets:
             yield f"{name} is refused: {problem}."
         else:

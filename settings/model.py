@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "TIDEWATCH_"
+NAMESPACE = re.compile(r"(?:^|;)\s*Endpoint=sb://([^/;:\s]+)", re.IGNORECASE)
+SECRET_NAME = re.compile(r"secret|password|token|credential|account\.key|access\.key", re.IGNORECASE)
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -65,13 +67,20 @@ class HubSettings(SettingsGroup):
     kafka_username: str | None = setting(None, "User for the SASL protocols")
     kafka_password: SecretStr | None = setting(None, "Password for the SASL protocols")
     partitions: int = setting(4, "Partitions of a topic that Tidewatch creates", production="32", ge=1, le=2000)
-    retention_hours: int = setting(24, "How long a topic that Tidewatch creates keeps its records", ge=1)
+    retention_hours: int = setting(
+        168, "How long a topic that Tidewatch creates keeps its records; longer than a stream may ever be down", ge=1
+    )
     port: Port = setting(9092, "Port of the embedded broker, on loopback")
     controller_port: Port = setting(9093, "Second port of the embedded broker, on loopback")
     broker_memory: JvmMemory = setting("384m", "Heap of the embedded broker")
 
     @model_validator(mode="after")
     def _one_hub(self) -> Self:
+        if self.connection_string and not NAMESPACE.search(self.connection_string.get_secret_value()):
+            raise ValueError(
+                f"{PREFIX}HUB_CONNECTION_STRING names no namespace: copy it whole from the Azure portal, as "
+                "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
+            )
         if self.connection_string and self.kafka_servers:
             raise ValueError(f"set either {PREFIX}HUB_CONNECTION_STRING or {PREFIX}HUB_KAFKA_SERVERS, not both")
         if self.kafka_security_protocol.startswith("SASL") and not (self.kafka_username and self.kafka_password):
@@ -84,6 +93,12 @@ class HubSettings(SettingsGroup):
         return self
 
     @property
+    def namespace(self) -> str | None:
+        """The host of the Event Hubs namespace."""
+        found = NAMESPACE.search(self.connection_string.get_secret_value()) if self.connection_string else None
+        return found[1] if found else None
+
+    @property
     def embedded(self) -> bool:
         return not self.connection_string and not self.kafka_servers
 
@@ -92,11 +107,24 @@ class SparkSettings(SettingsGroup):
     master: SparkMaster = setting("local[*]", "Spark master of the streams", production="spark://…, yarn, k8s://…")
     driver_memory: JvmMemory = setting("640m", "Heap of a stream's driver", production="4g")
     shuffle_partitions: int = setting(2, "Tasks after a shuffle", production="the cores of a stream", ge=1)
-    conf: dict[str, str] = setting({}, "More Spark configuration, as a JSON object; it wins over Tidewatch's own")
+    conf: dict[str, str] = setting(
+        {}, "More Spark configuration, as a JSON object; it wins over Tidewatch's own, and may hold no secrets"
+    )
+
+    @field_validator("conf")
+    @classmethod
+    def _no_secrets(cls, conf: dict[str, str]) -> dict[str, str]:
+        if secret := [name for name in conf if SECRET_NAME.search(name)]:
+            raise ValueError(
+                f"{', '.join(secret)} would be on the JVM's command line for all to see: put it into core-site.xml in "
+                "a folder that HADOOP_CONF_DIR names"
+            )
+        return conf
 
 
 class StreamSettings(SettingsGroup):
     stop_seconds: float = setting(30, "How long a stream that is told to stop may finish its running batch", gt=0)
+    hub_wait_seconds: float = setting(120, "How long a stream that starts waits for a hub that does not answer", ge=1)
     report_seconds: float = setting(30, "How often a stream's figures are reported to Dagster", ge=5)
     disk_floor_mb: int = setting(200, "A stream does not start with less free disk than this under home or lake", ge=0)
 

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ PYTHON = VENV / "bin" / "python"
 JARS = ROOT / "jars"
 SETUP = ROOT / "setup"
 JAR_DIGESTS = SETUP / "jars.sha256"
+ARCHIVE_SECONDS = 300
+ARCHIVE_TRIES = 3
 
 
 def main() -> None:
@@ -51,7 +54,14 @@ def prepare_python() -> None:
         return
     if read(VENV / ".python") != sys.version:
         print("Creating .venv", flush=True)
-        venv.create(VENV, clear=True, with_pip=True)
+        try:
+            venv.create(VENV, clear=True, with_pip=True)
+        except subprocess.CalledProcessError:
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            sys.exit(
+                f"Python {version} can't make a virtual environment: install its venv package "
+                f"(Debian: apt install python{version}-venv)."
+            )
         (VENV / ".python").write_text(sys.version)
     print("Installing the Python packages (2 to 4 minutes the first time)", flush=True)
     pip("--require-hashes", "-r", str(SETUP / "requirements-build.txt"))
@@ -98,15 +108,25 @@ def prepare_class_archive(java: str) -> None:
     """Only makes starts faster, so that a machine where it can't be made goes on without it."""
     stamp = JARS / ".archived"
     state = digest(JAR_DIGESTS, ROOT / "requirements.txt", extra=java_release(java))
-    if read(stamp) == state:
+    stamped, _, failed_before = read(stamp).partition(" failed ")
+    tries = int(failed_before) if stamped == state and failed_before else 0
+    if stamped == state and not tries:
         return
     print("Archiving the classes that streams load, so that they start faster (half a minute)", flush=True)
+    # Without the user's settings: it must not touch the user's hub, lake or checkpoints.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWATCH_")}
     command = [str(PYTHON), "-m", "streaming.class_archive", str(JARS / "classes.jsa")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    try:
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=JARS, env=environment, timeout=ARCHIVE_SECONDS
+        )
+        stamp.write_text(state)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+        said = failed.stderr.decode() if isinstance(failed.stderr, bytes) else failed.stderr or ""
+        reason = (said.strip().splitlines() or [str(failed)])[-1]
         print(f"No archive could be made ({reason}); streams start slower without it.", flush=True)
-    stamp.write_text(state)
+        tries += 1
+        stamp.write_text(f"{state} failed {tries}" if tries < ARCHIVE_TRIES else state)
 
 
 def ivy_jar() -> Path:

@@ -8,7 +8,6 @@ writer's name of its own for Delta, so that batch numbers that begin anew are ne
 import json
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -69,18 +68,20 @@ class QueryCheckpoints:
         self._write(f"{self._generation_folder(number)}/generation.json", json.dumps(asdict(generation)))
         return generation
 
-    def end_offsets(self, generation: Generation, is_in_table: Callable[[int], bool]) -> HubOffsets | None:
+    def has_commits(self, generation: Generation) -> bool:
+        """True when Spark finished a batch of this generation."""
+        return self._last_batch(generation, "commits") >= 0
+
+    def end_offsets(self, generation: Generation, in_table: int | None) -> HubOffsets | None:
         """Where a generation ended, None when it never read anything.
 
-        A batch counts when Spark committed it, and also when its rows are in the table although Spark was killed
-        before it could note that.
+        A batch counts when Spark committed it, and also when its rows are in the table (of which `in_table` is the
+        newest batch) although Spark was killed before it could note that.
         """
         location = self.location(generation)
-        committed = [int(name) for name in self._names(f"{location}/commits") if name.isdigit()]
-        planned = {int(name) for name in self._names(f"{location}/offsets") if name.isdigit()}
-        last = max(committed, default=-1)
-        if last + 1 in planned and is_in_table(last + 1):
-            last += 1
+        last = self._last_batch(generation, "commits")
+        if in_table is not None and self._last_batch(generation, "offsets") >= in_table > last:
+            last = in_table
         if last < 0:
             return generation.starts_at
         lines = self._read(f"{location}/offsets/{last}").splitlines()
@@ -92,6 +93,10 @@ class QueryCheckpoints:
                 "from a backup."
             ) from error
         return offsets
+
+    def _last_batch(self, generation: Generation, log: str) -> int:
+        names = self._names(f"{self.location(generation)}/{log}")
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def _generation_folder(self, number: int) -> str:
         return f"{self._folder}/g{number:06}"

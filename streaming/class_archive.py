@@ -26,19 +26,26 @@ def make_archive(file: Path) -> None:
     temporary = file.with_suffix(".new")
     temporary.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="tidewatch-") as home:
-        settings = Settings(
-            home=Path(home),
-            hub=HubSettings(port=free_port(), controller_port=free_port(), partitions=1),
-            spark=SparkSettings(
-                conf={"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={temporary}"}
-            ),
-        )
+        settings = archive_settings(Path(home), temporary)
         hub = settings.hub
         with EmbeddedBroker(settings.hub_folder, settings.jars, port=hub.port, controller_port=hub.controller_port):
             _run_bronze(settings)
     if not temporary.exists():
         raise RuntimeError("the JVM wrote no archive")
     temporary.replace(file)
+
+
+def archive_settings(home: Path, archive: Path) -> Settings:
+    """Nothing of the user's: neither hub nor lake nor checkpoints."""
+    return Settings(
+        home=home,
+        lake=None,
+        checkpoints=None,
+        hub=HubSettings(port=free_port(), controller_port=free_port(), partitions=1),
+        spark=SparkSettings(
+            conf={"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive}"}
+        ),
+    )
 
 
 def _run_bronze(settings: Settings) -> None:
@@ -55,6 +62,8 @@ def _run_bronze(settings: Settings) -> None:
     deadline = time.monotonic() + BATCH_SECONDS
     while not all(query.lastProgress for query in queries) and time.monotonic() < deadline:
         time.sleep(0.2)
+    if not all(query.lastProgress for query in queries):
+        raise RuntimeError(f"the stream did no batch in {BATCH_SECONDS} s")
     for query in queries:
         query.stop()
     spark.stop()

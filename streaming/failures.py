@@ -60,11 +60,11 @@ class _Sign:
 
 _SIGNS = (
     _Sign(
-        r"failOnDataLoss|data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange",
+        r"data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange",
         FailureClass.SOURCE_DATA_LOST,
         "The hub no longer has records that were not read yet: its retention overtook the stream, or the topic was "
         "deleted and made anew.",
-        "Find out what is missing, then start a new checkpoint generation for the query.",
+        "Find out what is missing; then `tidewatch accept-loss STREAM QUERY` goes on with what the hub still has.",
     ),
     _Sign(
         r"SaslAuthenticationException|TopicAuthorizationException|GroupAuthorizationException|SSLHandshakeException",
@@ -86,12 +86,11 @@ _SIGNS = (
         "Give this account the right to write there.",
     ),
     _Sign(
-        r"malformed|StreamMetadata|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STREAM_FAILED.*checkpoint"
-        r"|STATE_STORE_(?!.*TIMEOUT)|StateStoreCheckpoint|CHECKPOINT_|batch \d+ doesn't exist|No batch file"
-        r"|There are \[\d+\] sources in the checkpoint",
+        r"[Mm]alformed|StreamMetadata|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STATE_STORE_(?!.*TIMEOUT)"
+        r"|CHECKPOINT_|batch \d+ doesn't exist|No batch file|sources in the checkpoint",
         FailureClass.CHECKPOINT,
         "The query can't resume from its checkpoint.",
-        "Restore the checkpoint from a backup, or start a new generation for the query.",
+        "Restore the checkpoint from a backup.",
     ),
     _Sign(
         r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)|UnknownTopicOrPartition"
@@ -112,11 +111,18 @@ _SIGNS = (
 def classify(error: str, stream: str, query: str = "") -> Failure:
     """Reads the class of a failure from Spark's words. What nobody knows is transient: a restart may help."""
     who = f"{stream}, query {query}" if query else stream
-    detail = _first_cause(error)
+    told = _without_plan(error)
+    detail = _first_cause(told)
     for sign in _SIGNS:
-        if re.search(sign.pattern, error, re.IGNORECASE | re.DOTALL):
+        if re.search(sign.pattern, told):
             return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure)
     return Failure(FailureClass.TRANSIENT, f"{who}: {detail}", "The stream is tried again by itself.")
+
+
+def _without_plan(error: str) -> str:
+    """Spark adds the query's plan and options, whose words and paths say nothing about the failure."""
+    head, _, rest = error.partition("=== Streaming Query ===")
+    return head + rest.partition("JVM stacktrace:")[2]
 
 
 def _first_cause(error: str) -> str:

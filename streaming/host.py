@@ -1,9 +1,11 @@
 """The stream host: one process that runs one stream's queries until it is told to stop or one of them fails."""
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,12 +24,13 @@ from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
 from streaming.progress import RUNNING, STOPPING, WAITING
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("tidewatch")
 
-HUB_WAIT_SECONDS = 120
 HUB_RETRY_SECONDS = 3
+CLOSE_SECONDS = 5
 LOOK_SECONDS = 0.2
 
 
@@ -122,13 +125,14 @@ class StreamHost:
         # Spark is imported here, so that a host that may not run ends before the cost of it.
         from streaming.checkpoints import CheckpointError
         from streaming.queries import QueryContext, start_query
-        from streaming.session import spark_session
+        from streaming.session import clear_scratch, spark_session
         from streaming.watch import ProgressWriter
 
         spark = spark_session(self._settings, self._stream.name)
         _stop_on_signals(self.request_stop)  # again, because PySpark sets a handler of its own for SIGINT
         # The JVM holds the lease for as long as it lives; nothing here gives it back.
         lease = Lease.take(spark, self._files.lease, self._run_id)
+        clear_scratch(self._settings, self._stream.name)
         progress = ProgressWriter(self._files.progress, self._stream.name, self._run_id)
         connection = HubConnection.from_settings(self._settings.hub)
         partitions = self._wait_for_hub(connection, lambda why: progress.phase(WAITING, why))
@@ -156,7 +160,7 @@ class StreamHost:
         log.info("%s stops after its running batches", self._stream.name)
         try:
             self._finish(queries)
-            spark.stop()
+            _close(spark)
         except Exception as error:
             # The JVM went first. Whatever was running is done again after the next start.
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
@@ -179,7 +183,7 @@ class StreamHost:
 
     def _wait_for_hub(self, connection: HubConnection, waiting: Callable[[str], None]) -> dict[str, int] | None:
         """Creates what topics are missing and returns all with their partitions; None when told to stop meanwhile."""
-        deadline = time.monotonic() + HUB_WAIT_SECONDS
+        deadline = time.monotonic() + self._settings.stream.hub_wait_seconds
         hubs = [query.hub for query in self._stream.queries]
         told = ""
         while not self._stop.is_set():
@@ -208,6 +212,16 @@ class StreamHost:
 def _failure_of(query: "StreamingQuery", stream: str) -> Failure:
     error = query.exception()
     return classify(str(error) if error else "the query ended by itself", stream, query.name or "")
+
+
+def _close(spark: "SparkSession") -> None:
+    """Stops the session and lets its JVM end by itself, which then removes its scratch files."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    assert gateway is not None
+    gateway.proc.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(CLOSE_SECONDS)
 
 
 def _stop_on_signals(request_stop: Callable[..., None]) -> None:

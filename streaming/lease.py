@@ -8,7 +8,7 @@ import json
 import struct
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,22 +34,15 @@ class Holder:
     run_id: str | None
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "host": self.host.to_json(),
-                "jvm": self.jvm.to_json() if self.jvm else None,
-                "run_id": self.run_id,
-            }
-        )
+        return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
         """None when nobody ever took the lease, or it is being taken right now."""
         try:
             fields = json.loads(file.read_text())
-            host = ProcessIdentity.from_json(fields["host"])
-            jvm = ProcessIdentity.from_json(fields["jvm"]) if fields["jvm"] else None
-            return cls(host, jvm, fields["run_id"]) if host else None
+            jvm = ProcessIdentity(**fields["jvm"]) if fields["jvm"] else None
+            return cls(ProcessIdentity(**fields["host"]), jvm, fields["run_id"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 

@@ -61,10 +61,10 @@ class StreamProgress:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """None when there is none yet."""
+        """None when there is none yet, or only one that another version of the program wrote."""
         try:
             fields: dict[str, Any] = json.loads(file.read_text())
-        except FileNotFoundError:
+            queries = {name: QueryProgress(**query) for name, query in fields.pop("queries").items()}
+            return cls(**fields, queries=queries)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        queries = {name: QueryProgress(**query) for name, query in fields.pop("queries").items()}
-        return cls(**fields, queries=queries)

@@ -37,9 +37,9 @@ class QueryContext:
 def start_query(context: QueryContext, stream: StreamSpec, query: QuerySpec) -> StreamingQuery:
     """Starts it in a FAIR pool of its own."""
     spark, settings = context.spark, context.settings
-    create_if_missing(spark, query.table, settings.lake_root)
     checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, stream.name, query.name)
     generation = current_generation(context, checkpoints, stream, query)
+    create_if_missing(spark, query.table, settings.lake_root)
     starts_at = complete_offsets(generation.starts_at, context.partitions) if generation.starts_at else None
     records = hub_records(
         spark, context.connection, query.hub, starts_at=starts_at, max_records=settings.bronze.max_records
@@ -75,11 +75,13 @@ def current_generation(
                 "away to begin anew."
             )
         return checkpoints.begin(query.plan, None, context.now)
+    version = committed_version(spark, query.table, root, latest.writer)
+    if version is None and checkpoints.has_commits(latest):
+        raise CheckpointError(
+            f"{stream.name}/{query.name} has a checkpoint, but {query.table.path(root)} does not have what it wrote: "
+            "going on would leave out all records before. Point TIDEWATCH_LAKE at the lake that it belongs to, or "
+            "restore the table; to fill a new lake from the hub's start, set TIDEWATCH_CHECKPOINTS to a new place too."
+        )
     if latest.plan == query.plan:
         return latest
-
-    def is_in_table(batch: int) -> bool:
-        version = committed_version(spark, query.table, root, latest.writer)
-        return version is not None and version >= batch
-
-    return checkpoints.begin(query.plan, checkpoints.end_offsets(latest, is_in_table), context.now)
+    return checkpoints.begin(query.plan, checkpoints.end_offsets(latest, version), context.now)

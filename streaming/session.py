@@ -1,6 +1,7 @@
 """The Spark session of a stream: Delta, RocksDB state, FAIR pools, UTC, and defaults fit for a small machine."""
 
 import os
+import shutil
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -10,23 +11,35 @@ from settings import Settings, SettingsError
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = f"-Duser.timezone=UTC -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
 CLASS_ARCHIVE = "classes.jsa"
+SCRATCH = "tmp"
 
 
 def spark_session(settings: Settings, application: str) -> SparkSession:
+    """Its scratch files are in a folder of this process, which `clear_scratch` removes when the process is gone."""
+    scratch = settings.run_folder / application / SCRATCH / str(os.getpid())
+    scratch.mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(settings.spark.master).appName(f"tidewatch-{application}")
-    for name, value in (session_configuration(settings) | settings.spark.conf).items():
+    for name, value in (session_configuration(settings, scratch) | settings.spark.conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def session_configuration(settings: Settings) -> dict[str, str]:
+def clear_scratch(settings: Settings, application: str) -> None:
+    """Removes what sessions of earlier processes left. Call it only while no other process may run this application."""
+    for folder in (settings.run_folder / application / SCRATCH).iterdir():
+        if folder.name != str(os.getpid()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
     """No secrets here: PySpark puts all of it on the JVM's command line."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     if not jars:
         raise SettingsError(f"TIDEWATCH_JARS={settings.jars} has no Spark jars: run `make setup`.")
     configuration = {
         "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={scratch}",
+        "spark.local.dir": str(scratch),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,7 +58,7 @@ def session_configuration(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if settings.spark.master.startswith("local"):
-        configuration |= _on_this_machine(settings, jars)
+        configuration |= _on_this_machine(settings, jars, scratch)
     else:
         configuration["spark.jars"] = ",".join(str(jar) for jar in jars)
     if "://" not in settings.checkpoint_root:
@@ -55,10 +68,10 @@ def session_configuration(settings: Settings) -> dict[str, str]:
     return configuration
 
 
-def _on_this_machine(settings: Settings, jars: list[Path]) -> dict[str, str]:
+def _on_this_machine(settings: Settings, jars: list[Path], scratch: Path) -> dict[str, str]:
     """What a session gains when driver and executors are one process."""
     archive = settings.jars / CLASS_ARCHIVE
-    java_options = JAVA_OPTIONS
+    java_options = f"{JAVA_OPTIONS} -Djava.io.tmpdir={scratch}"
     if archive.exists():  # one of another Java is passed over, without a word because of the second option
         java_options += f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
     return {

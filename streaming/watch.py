@@ -38,11 +38,13 @@ class ProgressWriter(StreamingQueryListener):
         self._progress.write(file)
 
     def phase(self, phase: str, note: str | None = None) -> None:
-        self._change(phase=phase, note=note)
+        with self._lock:
+            self._write(phase=phase, note=note)
 
     def expect(self, query: str, trigger_seconds: float) -> None:
         """Makes room for a query before it starts."""
-        self._change_query(query, QueryProgress(trigger_seconds))
+        with self._lock:
+            self._write(queries={**self._progress.queries, query: QueryProgress(trigger_seconds)})
 
     def recognise(self, query: str, run: str) -> None:
         """Ties a query's run to its name, which idle events lack."""
@@ -53,38 +55,37 @@ class ProgressWriter(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        name = event.progress.name
-        before = self._progress.queries.get(name) if name else None
-        if name and before is not None:
-            self._change_query(name, after_batch(before, event.progress, self._clock()))
+        self._change(event.progress.name, lambda before: after_batch(before, event.progress, self._clock()))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         name = self._names.get(str(event.runId))
-        before = self._progress.queries.get(name) if name else None
-        if name and before is not None:
-            idle = replace(
-                before,
-                idle_at=self._clock().isoformat(),
-                rows=0,
-                input_rows_per_second=0.0,
-                processed_rows_per_second=0.0,
-                lag_records=0,
-                lag_seconds=0.0,
-            )
-            self._change_query(name, idle)
+        self._change(name, lambda before: after_idleness(before, self._clock()))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         pass
 
-    def _change_query(self, name: str, query: QueryProgress) -> None:
+    def _change(self, name: str | None, change: Callable[[QueryProgress], QueryProgress]) -> None:
+        """One lock around reading and writing: events and the host's own calls come from different threads."""
         with self._lock:
-            queries = {**self._progress.queries, name: query}
-        self._change(queries=queries)
+            before = self._progress.queries.get(name) if name else None
+            if name and before is not None:
+                self._write(queries={**self._progress.queries, name: change(before)})
 
-    def _change(self, **changes: Any) -> None:
-        with self._lock:
-            self._progress = replace(self._progress, written_at=self._clock().isoformat(), **changes)
-            self._progress.write(self._file)
+    def _write(self, **changes: Any) -> None:
+        self._progress = replace(self._progress, written_at=self._clock().isoformat(), **changes)
+        self._progress.write(self._file)
+
+
+def after_idleness(before: QueryProgress, now: datetime) -> QueryProgress:
+    return replace(
+        before,
+        idle_at=now.isoformat(),
+        rows=0,
+        input_rows_per_second=0.0,
+        processed_rows_per_second=0.0,
+        lag_records=0,
+        lag_seconds=0.0,
+    )
 
 
 def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> QueryProgress:

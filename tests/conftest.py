@@ -29,6 +29,8 @@ def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith("TIDEWATCH_")]:
         del os.environ[name]
     os.environ[reaper.MARK] = SESSION
+    # Every JVM here lives for seconds: compiling for the long run would take more time than it gives back.
+    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     subprocess.Popen(

@@ -53,13 +53,13 @@ def test_a_generation_ended_where_its_rows_did(
 ) -> None:
     generation = checkpoints.begin(1, None, NOW)
     write_log(checkpoints, generation, planned=3, committed=committed)
-    assert checkpoints.end_offsets(generation, lambda batch: batch <= in_table) == end
+    assert checkpoints.end_offsets(generation, in_table) == end
 
 
 def test_a_generation_without_a_batch_ends_where_it_began(checkpoints: QueryCheckpoints) -> None:
     start: HubOffsets = {"clicks": {"0": 7}}
-    assert checkpoints.end_offsets(checkpoints.begin(1, start, NOW), lambda batch: False) == start
-    assert checkpoints.end_offsets(checkpoints.begin(2, None, NOW), lambda batch: False) is None
+    assert checkpoints.end_offsets(checkpoints.begin(1, start, NOW), None) == start
+    assert checkpoints.end_offsets(checkpoints.begin(2, None, NOW), None) is None
 
 
 def test_damage_is_named(checkpoints: QueryCheckpoints, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_damage_is_named(checkpoints: QueryCheckpoints, tmp_path: Path) -> None:
     write_log(checkpoints, generation, planned=1, committed=1)
     Path(checkpoints.location(generation), "offsets", "1").write_text("v1\n")
     with pytest.raises(CheckpointError, match="offsets/1 is damaged: restore the checkpoint of bronze/clicks"):
-        checkpoints.end_offsets(generation, lambda batch: False)
+        checkpoints.end_offsets(generation, None)
     (file,) = tmp_path.rglob("generation.json")
     for checksum in tmp_path.rglob(".*.crc"):
         checksum.unlink()

@@ -8,6 +8,7 @@ import pytest
 from delta import DeltaTable
 from delta.exceptions import ConcurrentTransactionException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lake.commit import SchemaMismatch, append_once, committed_version, create_if_missing, has_rows
 from lake.tables import Column, Table, bronze_table
@@ -97,7 +98,7 @@ def test_two_commits_of_one_writer_at_once_are_refused(spark: SparkSession, lake
         """Hands the slow writer's rows to Delta only after another commit of the same batch."""
 
         sparkSession = spark
-        columns = slow.columns
+        schema = slow.schema
 
         @property
         def _jdf(self) -> object:
@@ -110,8 +111,10 @@ def test_two_commits_of_one_writer_at_once_are_refused(spark: SparkSession, lake
 
 
 def test_rows_of_another_shape_are_refused(spark: SparkSession, lake: str) -> None:
-    with pytest.raises(SchemaMismatch, match="test/numbers has the columns number, parity, not number"):
+    with pytest.raises(SchemaMismatch, match="test/numbers has the columns number bigint, parity string; not number"):
         append_once(numbers(spark, 1).drop("parity"), TABLE, lake, "w", 0)
+    with pytest.raises(SchemaMismatch, match="not number int, parity string"):
+        append_once(numbers(spark, 1).withColumn("number", F.col("number").cast("int")), TABLE, lake, "w", 0)
     assert stored(spark, lake) == []
 
 

@@ -1,7 +1,11 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
+from hub.connection import HubConnection
+from processes.ports import free_port
 from streaming.failures import Failure, FailureClass, classify
 
 
@@ -24,6 +28,33 @@ def test_the_class_is_read_from_sparks_words(error: str, kind: str, said: str) -
     assert failure.kind is FailureClass[kind]
     assert said in str(failure)
     assert str(failure).startswith("bronze, query clicks: ")
+
+
+@pytest.mark.slow
+def test_a_hub_that_went_away_is_no_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's whole words for it have the checkpoint's path in them."""
+    unanswered = {
+        "kafka.default.api.timeout.ms": "1000",
+        "kafka.request.timeout.ms": "900",
+        "fetchOffset.numRetries": "1",
+    }
+    records = (
+        spark.readStream.format("kafka")
+        .options(**HubConnection(f"127.0.0.1:{free_port()}").spark_options(), **unanswered)
+        .option("subscribe", "clicks")
+        .load()
+    )
+    query = (
+        records.writeStream.foreachBatch(lambda batch, number: None)
+        .option("checkpointLocation", str(tmp_path / "CHECKPOINT_malformed"))
+        .start()
+    )
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(60)
+    assert "malformed" in str(failed.value)
+    failure = classify(str(failed.value), "bronze", "clicks")
+    assert failure.kind is FailureClass.TRANSIENT
+    assert "The hub does not answer" in failure.what
 
 
 def test_the_innermost_cause_is_told() -> None:

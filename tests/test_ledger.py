@@ -78,7 +78,7 @@ def test_a_line_cut_short_is_no_line(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for cut in range(len(whole.splitlines(keepends=True)[0]), len(whole)):
         file.write_bytes(whole[:cut])
-        assert len(read_ledger(file).entries) <= 1
+        assert len(read_ledger(file).entries) == whole[:cut].count(b"\n") - 1
         assert not read_ledger(file).closed
 
 
@@ -107,3 +107,24 @@ def test_an_existing_file_is_never_overwritten_and_a_new_one_is_private(tmp_path
 def test_digests_tell_null_from_empty() -> None:
     assert len({digest(None), digest(b""), digest(b"null")}) == 3
     assert json.dumps(digest(b"\xff"))
+
+
+def test_a_full_disk_leaves_whole_lines_only(tmp_path: Path) -> None:
+    file = tmp_path / "ledger"
+    writer = (
+        "import pathlib, resource, signal; from datetime import UTC, datetime\n"
+        "from hub.ledger import LedgerError, LedgerWriter; from hub.publisher import Receipt\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        "try:\n"
+        f"    with LedgerWriter(pathlib.Path({str(file)!r}), datetime.now(UTC)) as ledger:\n"
+        "        for n in range(1000):\n"
+        "            ledger.add(n, Receipt('clicks', 0, n, 0), b'', 'good', {}); ledger.commit()\n"
+        "except LedgerError as error:\n"
+        "    print(ledger.acknowledged, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", writer], capture_output=True, text=True, check=True)
+    counted, _, said = done.stdout.partition(" ")
+    assert said == "The ledger can't be written any more: File too large.\n"
+    assert file.read_bytes().endswith(b"\n")
+    assert len(read_ledger(file).entries) == int(counted) > 50

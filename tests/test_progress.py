@@ -19,6 +19,9 @@ def test_progress_survives_its_file(tmp_path: Path) -> None:
     assert StreamProgress.read(file) is None
     PROGRESS.write(file)
     assert StreamProgress.read(file) == PROGRESS
+    file.write_text(file.read_text().replace("total_rows", "a_field_of_another_version"))
+    assert StreamProgress.read(file) is None
+    PROGRESS.write(file)
     assert [other.name for other in file.parent.iterdir()] == ["progress.json"]
 
 

@@ -22,6 +22,7 @@ from settings import BronzeSettings, HubSettings, Settings
 from streaming.catalog import QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError
 from streaming.failures import FailureClass, classify
+from streaming.loss import Skipped, resume_points
 from streaming.queries import QueryContext, start_query
 from tests.system import wait_for
 
@@ -184,3 +185,26 @@ def test_records_that_the_hub_no_longer_has_are_not_passed_over_in_silence(query
     assert failure.kind is FailureClass.SOURCE_DATA_LOST
     assert "no longer has records that were not read yet" in failure.what
     assert query.bodies() == [b"1"]
+
+
+def test_a_checkpoint_whose_table_is_gone_does_not_go_on_in_mid_stream(query: Query, tmp_path: Path) -> None:
+    running = query.start()
+    query.publish(b"1")
+    query.wait_for(b"1")
+    wait_for("Spark commits it too", lambda: bool(running.lastProgress and running.lastProgress.numInputRows), 30)
+    running.stop()
+    query.publish(b"2")
+    elsewhere = replace_settings(query, lake=str(tmp_path / "another lake"))
+    with pytest.raises(CheckpointError, match=r"has a checkpoint, but .* does not have what it wrote"):
+        elsewhere.start()
+    assert not Path(tmp_path, "another lake").exists()
+
+
+def replace_settings(query: Query, **changes: str) -> Query:
+    return replace(query, settings=query.settings.model_copy(update=changes))
+
+
+def test_after_an_accepted_loss_reading_goes_on_with_what_the_hub_has() -> None:
+    starts, skipped = resume_points({0: 5, 1: 5, 2: 50, 3: 7}, {0: (3, 9), 1: (8, 9), 2: (0, 4), 3: (7, 7), 4: (2, 3)})
+    assert starts == {0: 5, 1: 8, 2: 0, 3: 7, 4: 2}
+    assert skipped == [Skipped(1, 5, 8)]

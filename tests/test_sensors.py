@@ -15,7 +15,9 @@ from dagster import (
 )
 
 from orchestration.definitions import defs
+from orchestration.instance import settle_lost_runs, write_instance
 from orchestration.sensors import stream_sensor
+from settings import Settings
 from streaming.catalog import BRONZE
 from streaming.files import StreamFiles
 from streaming.progress import RUNNING, QueryProgress, StreamProgress
@@ -30,9 +32,9 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dagste
         yield made
 
 
-def tick(instance: DagsterInstance, cursor: str | None = None) -> SensorResult:
+def tick(instance: DagsterInstance, cursor: str | None = None, seconds_later: float = 0) -> SensorResult:
     context = build_sensor_context(instance=instance, cursor=cursor, definitions=defs)
-    result = stream_sensor(BRONZE)(context)
+    result = stream_sensor(BRONZE, lambda: datetime.now(UTC) + timedelta(seconds=seconds_later))(context)
     assert isinstance(result, SensorResult)
     return result
 
@@ -51,7 +53,7 @@ def test_a_stream_that_was_never_started_is_started(instance: DagsterInstance) -
 
 @pytest.mark.parametrize(
     "status",
-    [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING],
+    [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING],
 )
 def test_an_active_run_is_left_alone_even_behind_a_newer_failed_one(
     instance: DagsterInstance, status: DagsterRunStatus
@@ -64,14 +66,15 @@ def test_an_active_run_is_left_alone_even_behind_a_newer_failed_one(
     assert result.skip_reason.skip_message == f"run {active.run_id[:8]} is active"
 
 
-def test_a_failed_run_is_followed_by_another_after_a_wait_and_each_by_one_only(instance: DagsterInstance) -> None:
+def test_a_failed_run_is_followed_by_another_after_a_wait_that_grows(instance: DagsterInstance) -> None:
     failed = add_run(instance, DagsterRunStatus.FAILURE)
     waiting = tick(instance)
     assert requested(waiting) == []
     assert waiting.skip_reason is not None and "failure 1 in a row" in str(waiting.skip_reason.skip_message)
-    (record,) = instance.get_run_records()
-    assert datetime.now(UTC) - record.update_timestamp.replace(tzinfo=UTC) < timedelta(minutes=1)
-    instance.run_storage._backdate(failed.run_id) if False else None  # type: ignore[attr-defined]
+    assert requested(tick(instance, seconds_later=6)) == [f"bronze:{failed.run_id}"]
+    again = add_run(instance, DagsterRunStatus.FAILURE)
+    assert requested(tick(instance, seconds_later=6)) == []
+    assert requested(tick(instance, seconds_later=11)) == [f"bronze:{again.run_id}"]
 
 
 def test_what_a_person_canceled_stays_stopped(instance: DagsterInstance) -> None:
@@ -92,7 +95,10 @@ def test_figures_are_reported_now_and_then_and_only_of_the_run_that_is_active(
 ) -> None:
     run = add_run(instance, DagsterRunStatus.STARTED)
     now = datetime.now(UTC).isoformat()
-    queries = {"clicks": QueryProgress(5, batch=3, batch_at=now, total_rows=7, lag_records=2), "sensors": QueryProgress(5)}
+    queries = {
+        "clicks": QueryProgress(5, batch=3, batch_at=now, total_rows=7, lag_records=2),
+        "sensors": QueryProgress(5),
+    }
     file = StreamFiles(tmp_path / "run", JOB).progress
     StreamProgress(JOB, RUNNING, now, now, run.run_id, queries=queries).write(file)
     first = tick(instance)
@@ -104,6 +110,9 @@ def test_figures_are_reported_now_and_then_and_only_of_the_run_that_is_active(
     assert not tick(instance, first.cursor).asset_events
     StreamProgress(JOB, RUNNING, now, now, "another run", queries=queries).write(file)
     assert not tick(instance).asset_events
+    StreamProgress(JOB, RUNNING, now, now, run.run_id, queries=queries).write(file)
+    instance.report_run_failed(run)
+    assert not tick(instance).asset_events
 
 
 def test_dagster_shows_the_way_from_each_hub_to_its_table() -> None:
@@ -111,3 +120,18 @@ def test_dagster_shows_the_way_from_each_hub_to_its_table() -> None:
     for hub in ("clicks", "heartbeats", "sensors"):
         (table,) = [key for key in graph.get_all_asset_keys() if key.path == ["bronze", hub]]
         assert [parent.path for parent in graph.get(table).parent_keys] == [["hub", hub]]
+
+
+def test_runs_that_a_crash_left_as_active_are_settled_at_the_next_start(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    write_instance(settings)
+    with DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        started, canceling = add_run(instance, DagsterRunStatus.STARTED), add_run(instance, DagsterRunStatus.CANCELING)
+        done = add_run(instance, DagsterRunStatus.SUCCESS)
+        assert settle_lost_runs(settings) == [started.run_id]
+        statuses = {run.run_id: run.status for run in instance.get_runs()}
+    assert statuses == {
+        started.run_id: DagsterRunStatus.FAILURE,
+        canceling.run_id: DagsterRunStatus.CANCELED,
+        done.run_id: DagsterRunStatus.SUCCESS,
+    }

@@ -29,6 +29,7 @@ def test_defaults_embed_the_hub_and_keep_everything_in_data(tmp_path: Path) -> N
         ("TIDEWATCH_SPARK_MASTER", "laptop", "TIDEWATCH_SPARK_MASTER=laptop is refused: write local[N]"),
         ("TIDEWATCH_SPARK_DRIVER_MEMORY", "lots", "TIDEWATCH_SPARK_DRIVER_MEMORY=lots is refused: write megabytes"),
         ("TIDEWATCH_SPARK_CONF", "{oops", "TIDEWATCH_SPARK_CONF is refused: write a JSON object"),
+        ("TIDEWATCH_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "x"}', "put it into core-site.xml"),
         ("TIDEWATCH_HUB_PORTS", "1", "TIDEWATCH_HUB_PORTS is not a setting: did you mean TIDEWATCH_HUB_PORT?"),
         ("TIDEWATCH_NONSENSE", "1", "TIDEWATCH_NONSENSE is not a setting"),
         ("TIDEWATCH_HUB_PORT", "9093", "TIDEWATCH_HUB_PORT and TIDEWATCH_HUB_CONTROLLER_PORT must differ"),
@@ -52,7 +53,12 @@ def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_secret_is_in_no_error_and_no_representation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEWATCH_HUB_CONNECTION_STRING", "canary-secret")
+    monkeypatch.setenv("TIDEWATCH_HUB_CONNECTION_STRING", "SharedAccessKey=canary-secret")
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert "TIDEWATCH_HUB_CONNECTION_STRING names no namespace" in str(refused.value)
+    assert "canary-secret" not in str(refused.value)
+    monkeypatch.setenv("TIDEWATCH_HUB_CONNECTION_STRING", "Endpoint=sb://space.net/;SharedAccessKey=canary-secret")
     assert "canary-secret" not in repr(load_settings())
     monkeypatch.setenv("TIDEWATCH_HUB_KAFKA_SERVERS", "broker:9092")
     with pytest.raises(SettingsError) as refused:

@@ -4,9 +4,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from streaming.class_archive import archive_settings
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -35,7 +38,7 @@ def old_java(folder: Path, version: str) -> Path:
 def test_a_second_set_up_does_nothing() -> None:
     stamps = [REPOSITORY / ".venv" / ".prepared", REPOSITORY / "jars" / ".prepared", REPOSITORY / "jars" / ".archived"]
     before = [stamp.stat().st_mtime_ns for stamp in stamps]
-    done = make("setup")
+    done = make("setup", f"PYTHON={sys.executable}")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [stamp.stat().st_mtime_ns for stamp in stamps] == before
 
@@ -46,7 +49,7 @@ def test_no_python_is_one_sentence_that_says_what_to_install(tmp_path: Path) -> 
     assert done.stderr.splitlines()[0].startswith("No Python 3.11 or newer found on PATH: install one")
 
 
-@pytest.mark.parametrize(("version", "major"), [("11.0.2", "11"), ("1.8.0_292", "1")])
+@pytest.mark.parametrize(("version", "major"), [("11.0.2", "11"), ("1.8.0_292", "8")])
 def test_an_old_java_is_one_sentence_that_says_what_to_install(tmp_path: Path, version: str, major: str) -> None:
     done = make("setup", JAVA_HOME=str(old_java(tmp_path, version)))
     assert done.returncode != 0
@@ -72,3 +75,14 @@ def test_every_package_is_pinned_with_hashes_and_no_file_names_a_registry() -> N
 def test_every_jar_is_the_one_that_was_pinned() -> None:
     pinned = {line.split("  ")[1] for line in (REPOSITORY / "setup" / "jars.sha256").read_text().splitlines()}
     assert pinned == {str(jar.relative_to(REPOSITORY / "jars")) for jar in (REPOSITORY / "jars").glob("*/*.jar")}
+
+
+def test_the_class_archive_is_made_without_anything_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LAKE": "/users/lake", "CHECKPOINTS": "/users/checkpoints", "HUB_KAFKA_SERVERS": "h:1"}.items():
+        monkeypatch.setenv(f"TIDEWATCH_{name}", value)
+    settings = archive_settings(tmp_path, tmp_path / "archive")
+    assert settings.hub.embedded
+    assert settings.lake_root == str(tmp_path / "lake")
+    assert settings.checkpoint_root == str(tmp_path / "checkpoints")

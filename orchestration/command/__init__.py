@@ -90,6 +90,19 @@ def traffic(
         raise click.ClickException(str(error)) from None
 
 
+@tidewatch.command("accept-loss")
+@click.argument("stream")
+@click.argument("query")
+def accept_loss(stream: str, query: str) -> None:
+    """Go on after the hub lost unread records: pass over them, and say which."""
+    from orchestration.command.loss import LossError, accept
+
+    try:
+        click.echo(accept(settings_or_exit(), stream, query))
+    except LossError as error:
+        raise click.ClickException(str(error)) from None
+
+
 @tidewatch.command()
 @click.argument("ledger", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")

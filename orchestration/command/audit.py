@@ -21,7 +21,8 @@ class AuditResult:
 
     @property
     def clean(self) -> bool:
-        return all(table.clean for table in self.tables)
+        """A ledger without a record proves nothing, so it is not clean."""
+        return bool(self.tables) and all(table.clean for table in self.tables)
 
 
 def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditResult:
@@ -57,6 +58,8 @@ def as_report(result: AuditResult) -> str:
             lines.append(f"  {table.unconfirmed:,} more rows are of records that were sent without an acknowledgement")
     if not result.ledger_closed:
         lines.append("The ledger was not closed: its writer was killed or still runs.")
+    if not result.tables:
+        lines.append("The ledger has no acknowledged record, so there is nothing to hold against the tables.")
     lines.append("clean" if result.clean else "NOT CLEAN")
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """`tidewatch doctor`: what this machine has and lacks, a line each with its cure."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from hub.connection import HubConnection
 from hub.topics import HubUnreachable, partition_counts
 from processes.identity import ProcessIdentity
 from processes.java import JavaMissing, java_program, java_version
-from processes.ports import why_taken
+from processes.ports import LOOPBACK, why_taken
 from settings import Settings, SettingsError
 
 
@@ -37,7 +38,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield Finding("hub", True, "embedded, not running now")
         yield _port(settings.hub.port, "TIDEWATCH_HUB_PORT")
         yield _port(settings.hub.controller_port, "TIDEWATCH_HUB_CONTROLLER_PORT")
-        yield _port(settings.dagster.port, "TIDEWATCH_DAGSTER_PORT")
+    if not _up_runs(settings):
+        yield _port(settings.dagster.port, "TIDEWATCH_DAGSTER_PORT", settings.dagster.host)
 
 
 def _java() -> Finding:
@@ -85,7 +87,19 @@ def _hub(settings: Settings) -> Finding:
     return Finding("hub", True, f"{connection.servers}: {'; '.join(parts)}")
 
 
-def _port(port: int, variable: str) -> Finding:
-    if reason := why_taken(port):
+def _up_runs(settings: Settings) -> bool:
+    lock = settings.run_folder / "up.lock"
+    if not lock.exists():
+        return False
+    with lock.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _port(port: int, variable: str, host: str = LOOPBACK) -> Finding:
+    if reason := why_taken(port, host):
         return Finding("port", False, f"{port} can't be used ({reason}): free it, or set {variable}.")
     return Finding("port", True, f"{port} is free")

@@ -59,6 +59,8 @@ def send(settings: Settings, plan: TrafficPlan) -> None:
         except (LedgerError, PublishError) as error:
             raise TrafficError(str(error)) from error
     click.echo(f"{run.acknowledged:,} records acknowledged, {run.failed:,} not", err=True)
+    if run.failed:
+        raise TrafficError("Not every record was acknowledged: check that the hub runs and has room.")
 
 
 def _wait_for_topics(settings: Settings, connection: HubConnection, hubs: tuple[str, ...]) -> None:

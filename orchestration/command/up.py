@@ -15,7 +15,7 @@ from hub import INPUT_HUBS
 from hub.broker import BrokerError, EmbeddedBroker
 from hub.connection import HubConnection
 from hub.topics import HubUnreachable, create_missing_topics
-from orchestration.command.services import Service, ServiceError, say
+from orchestration.command.services import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, Service, ServiceError, say
 from orchestration.command.status import STOPPED, stream_states
 from orchestration.drain import drain_streams
 from processes.identity import ProcessIdentity
@@ -31,11 +31,11 @@ class UpError(Exception):
 
 
 class StopFlag:
-    """Set by SIGINT or SIGTERM. A second signal changes nothing: stopping is bounded anyway."""
+    """Set by SIGINT, SIGTERM or the terminal's end. A second signal changes nothing: stopping is bounded anyway."""
 
     def __init__(self) -> None:
         self.requested = False
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._request)
 
     def wait(self, seconds: float) -> bool:
@@ -51,21 +51,27 @@ class StopFlag:
 def run_everything(settings: Settings, traffic: bool) -> None:
     """Runs until SIGINT or SIGTERM."""
     stop = StopFlag()
+    _prepare_home(settings)
     try:
-        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (settings.run_folder / "logs").mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as running:
             running.enter_context(_only_one(settings))
             _run(settings, traffic, stop, running)
             say("Stopping: traffic, daemon, streams after their running batches, webserver, hub")
         say("Stopped. The next start goes on from here.")
-    except OSError as error:
-        raise UpError(
-            f"{error.filename or settings.home} can't be used ({error.strerror}): correct its rights, free some space, "
-            "or set TIDEWATCH_HOME to another folder."
-        ) from None
     except (BrokerError, HubUnreachable, JavaMissing, ServiceError, SettingsError) as error:
         raise UpError(str(error)) from None
+
+
+def _prepare_home(settings: Settings) -> None:
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (settings.run_folder / "logs").mkdir(parents=True, exist_ok=True)
+        (settings.run_folder / "up.lock").touch()
+    except OSError as error:
+        raise UpError(
+            f"The home folder {settings.home} can't be used ({error.strerror}): correct its rights, free some space, "
+            "or set TIDEWATCH_HOME to another folder."
+        ) from None
 
 
 def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.ExitStack) -> None:
@@ -98,11 +104,12 @@ def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.
     if not stop.requested:
         say("The Dagster UI answers")
     told: dict[str, str] = {}
+    keeper = BrokerKeeper(broker) if broker is not None else None
     while not stop.wait(LOOK_SECONDS):
         for service in services:
             service.look_after()
-        if broker is not None:
-            _look_after_broker(broker)
+        if keeper is not None:
+            keeper.look_after()
         _tell_changes(settings, told)
 
 
@@ -137,21 +144,35 @@ def _start_broker(settings: Settings, running: contextlib.ExitStack) -> Embedded
     return broker
 
 
-def _look_after_broker(broker: EmbeddedBroker) -> None:
-    if broker.process is None or broker.process.poll() is None:
-        return
-    say(f"The embedded broker ended with code {broker.process.returncode}; starting it again")
-    try:
-        broker.start()
-    except BrokerError as error:
-        say(str(error))
+class BrokerKeeper:
+    """Starts the embedded broker again when it ended, later each time that this does not help."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self._wait_seconds = FIRST_WAIT_SECONDS
+        self._try_at = 0.0
+
+    def look_after(self) -> None:
+        process = self._broker.process
+        if (process is not None and process.poll() is None) or time.monotonic() < self._try_at:
+            return
+        say("The embedded broker ended; starting it again")
+        try:
+            self._broker.start()
+            self._wait_seconds = FIRST_WAIT_SECONDS
+        except BrokerError as error:
+            say(str(error))
+            self._wait_seconds = min(self._wait_seconds * 2, LONGEST_WAIT_SECONDS)
+        self._try_at = time.monotonic() + self._wait_seconds
 
 
 def _dagster_services(settings: Settings, code_port: int) -> tuple[Service, Service, Service]:
     """Code server, webserver and daemon. The two share the one code server, which saves memory."""
-    from orchestration.instance import write_instance, write_workspace  # imports Dagster
+    from orchestration.instance import settle_lost_runs, write_instance, write_workspace  # imports Dagster
 
     write_instance(settings)
+    for run in settle_lost_runs(settings):
+        say(f"Run {run} was cut off with the last start; its stream starts again")
     workspace = str(write_workspace(settings, code_port))
     code = ["api", "grpc", "-m", "orchestration.definitions", "-h", "127.0.0.1", "-p", str(code_port)]
     web = ["-h", settings.dagster.host, "-p", str(settings.dagster.port), "-w", workspace]

@@ -1,0 +1,60 @@
+"""Going on after records were lost for good: a person says so, and the query continues with what the hub still has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hub.connection import HubConnection
+from hub.topics import offset_ranges
+from lake.commit import committed_version
+from settings import Settings
+from streaming.catalog import QuerySpec, StreamSpec
+from streaming.checkpoints import CheckpointError, QueryCheckpoints
+from streaming.files import StreamFiles
+from streaming.lease import Lease
+from streaming.session import spark_session
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Sequence numbers of a partition that are passed over: from the first up to, not including, the next."""
+
+    partition: int
+    first: int
+    next: int
+
+
+def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> list[Skipped]:
+    """Begins a new checkpoint generation that passes over what the hub no longer has. Needs the stream's lease."""
+    spark = spark_session(settings, stream.name)
+    lease = Lease.take(spark, StreamFiles(settings.run_folder, stream.name).lease, run_id=None)
+    checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, stream.name, query.name)
+    latest = checkpoints.latest()
+    if latest is None:
+        raise CheckpointError(
+            f"{stream.name}/{query.name} has no checkpoint, so that it begins at the hub's start anyway."
+        )
+    in_table = committed_version(spark, query.table, settings.lake_root, latest.writer)
+    ended = (checkpoints.end_offsets(latest, in_table) or {}).get(query.hub, {})
+    ranges = offset_ranges(HubConnection.from_settings(settings.hub), query.hub)
+    starts, skipped = resume_points({int(name): offset for name, offset in ended.items()}, ranges)
+    offsets = {query.hub: {str(partition): offset for partition, offset in starts.items()}}
+    checkpoints.begin(query.plan, offsets, datetime.now(UTC))
+    del lease
+    return skipped
+
+
+def resume_points(
+    ended: Mapping[int, int], ranges: Mapping[int, tuple[int, int]]
+) -> tuple[dict[int, int], list[Skipped]]:
+    """Where to go on in each partition, given where reading ended and the range that the hub has.
+
+    A hub whose last record is before where reading ended was made anew, so that all of it is unread.
+    """
+    starts, skipped = {}, []
+    for partition, (first, after_last) in ranges.items():
+        end = ended.get(partition, first)
+        starts[partition] = end if first <= end <= after_last else first
+        if end < first:
+            skipped.append(Skipped(partition, end, first))
+    return starts, skipped
