@@ -24,9 +24,9 @@ def java_program() -> str:
 
 
 def java_release(java: str) -> str:
-    """All that it says about its version, without the options that it says it picked up from the environment."""
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith("Picked up "))
+    """Its full version, in words of its own, whatever options the environment adds."""
+    said = subprocess.run([java, "-fullversion"], capture_output=True, text=True, check=False).stderr
+    return "".join(line for line in said.splitlines() if not line.startswith("Picked up "))
 
 
 def java_version(java: str) -> int:

@@ -64,9 +64,11 @@ class System:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for host in self._hosts:
-            host.kill()
-        self.broker.stop()
+        try:
+            for host in reversed(self._hosts):  # only the last may hold the lease that each of them waits for
+                host.kill()
+        finally:
+            self.broker.stop()
 
     def start_host(self, wrapper: Sequence[str] = (), **environment: str) -> "Host":
         host = Host(self, wrapper, environment)

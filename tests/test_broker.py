@@ -1,5 +1,3 @@
-import os
-import signal
 import socket
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from hub.publisher import KafkaPublisher, NotDelivered, Outcome, PublishError, R
 from hub.topics import HubUnreachable, create_missing_topics, partition_counts
 from processes.ports import free_port
 from settings import HubSettings, Settings
-from tests.conftest import started_broker
 
 
 def send(connection: HubConnection, *records: Record) -> list[Outcome]:
@@ -95,20 +92,3 @@ def test_missing_jars_are_told(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path, tmp_path / "none", port=free_port(), controller_port=free_port())
     with pytest.raises(BrokerError, match="run `make setup`"):
         broker.start()
-
-
-@pytest.mark.slow
-def test_a_killed_broker_comes_back_with_its_records(tmp_path: Path, topic: str) -> None:
-    broker = started_broker(tmp_path)
-    try:
-        connection = HubConnection(broker.servers)
-        create_missing_topics(connection, HubSettings(partitions=1), [topic])
-        send(connection, Record(topic, None, b"before"))
-        assert broker.process is not None
-        os.kill(broker.process.pid, signal.SIGKILL)
-        broker.process.wait()
-        broker.start()
-        (after,) = send(connection, Record(topic, None, b"after"))
-        assert isinstance(after, Receipt) and after.sequence_number == 1
-    finally:
-        broker.stop()
