@@ -38,7 +38,7 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         raise SettingsError(f"TIDEWATCH_JARS={settings.jars} has no Spark jars: run `make setup`.")
     configuration = {
         "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={scratch}",
+        "spark.driver.extraJavaOptions": f'{JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}"',
         "spark.local.dir": str(scratch),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.sql.session.timeZone": "UTC",
@@ -71,9 +71,9 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
 def _on_this_machine(settings: Settings, jars: list[Path], scratch: Path) -> dict[str, str]:
     """What a session gains when driver and executors are one process."""
     archive = settings.jars / CLASS_ARCHIVE
-    java_options = f"{JAVA_OPTIONS} -Djava.io.tmpdir={scratch}"
+    java_options = f'{JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}"'
     if archive.exists():  # one of another Java is passed over, without a word because of the second option
-        java_options += f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        java_options += f' "-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",

@@ -111,6 +111,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    """A broker with its own hubs and a home, ready for hosts and the command."""
-    with System(tmp_path / "home") as running:
+    """A broker with its own hubs and a home, ready for hosts and the command. Paths with spaces must do."""
+    with System(tmp_path / "the home") as running:
         yield running
