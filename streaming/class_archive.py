@@ -17,7 +17,7 @@ from processes.ports import free_port
 from settings import HubSettings, Settings, SparkSettings
 from streaming.catalog import BRONZE
 from streaming.queries import QueryContext, start_query
-from streaming.session import JAVA_OPTIONS, spark_session
+from streaming.session import JAVA_OPTIONS, close_session, spark_session
 
 BATCH_SECONDS = 120
 
@@ -56,7 +56,6 @@ def _run_bronze(settings: Settings) -> None:
         for hub in hubs:
             publisher.publish(Record(hub, b"key", b"{}", [("name", b"value")]), lambda outcome: None)
     spark = spark_session(settings, "class-archive")
-    gateway = spark.sparkContext._gateway
     context = QueryContext(spark, settings, connection, partition_counts(connection), lambda: False, datetime.now(UTC))
     queries = [start_query(context, BRONZE, query) for query in BRONZE.queries]
     deadline = time.monotonic() + BATCH_SECONDS
@@ -66,11 +65,7 @@ def _run_bronze(settings: Settings) -> None:
         raise RuntimeError(f"the stream did no batch in {BATCH_SECONDS} s")
     for query in queries:
         query.stop()
-    spark.stop()
-    # The JVM writes the archive when it exits, which it does when its input closes.
-    assert gateway is not None
-    gateway.proc.stdin.close()
-    gateway.proc.wait()
+    close_session(spark)  # the JVM writes the archive when it ends
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
 from streaming.progress import RUNNING, STOPPING, WAITING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("tidewatch")
@@ -125,7 +124,7 @@ class StreamHost:
         # Spark is imported here, so that a host that may not run ends before the cost of it.
         from streaming.checkpoints import CheckpointError
         from streaming.queries import QueryContext, start_query
-        from streaming.session import clear_scratch, spark_session
+        from streaming.session import clear_scratch, close_session, spark_session
         from streaming.watch import ProgressWriter
 
         spark = spark_session(self._settings, self._stream.name)
@@ -160,7 +159,8 @@ class StreamHost:
         log.info("%s stops after its running batches", self._stream.name)
         try:
             self._finish(queries)
-            _close(spark)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                close_session(spark, CLOSE_SECONDS)
         except Exception as error:
             # The JVM went first. Whatever was running is done again after the next start.
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
@@ -212,16 +212,6 @@ class StreamHost:
 def _failure_of(query: "StreamingQuery", stream: str) -> Failure:
     error = query.exception()
     return classify(str(error) if error else "the query ended by itself", stream, query.name or "")
-
-
-def _close(spark: "SparkSession") -> None:
-    """Stops the session and lets its JVM end by itself, which then removes its scratch files."""
-    gateway = spark.sparkContext._gateway
-    spark.stop()
-    assert gateway is not None
-    gateway.proc.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        gateway.proc.wait(CLOSE_SECONDS)
 
 
 def _stop_on_signals(request_stop: Callable[..., None]) -> None:

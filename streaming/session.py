@@ -24,6 +24,18 @@ def spark_session(settings: Settings, application: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def close_session(spark: SparkSession, seconds: float | None = None) -> None:
+    """Stops the session and waits for its JVM to end by itself, which removes scratch files and writes what it owes.
+
+    Raises `subprocess.TimeoutExpired` when that takes longer than the seconds given.
+    """
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    assert gateway is not None
+    gateway.proc.stdin.close()
+    gateway.proc.wait(seconds)
+
+
 def clear_scratch(settings: Settings, application: str) -> None:
     """Removes what sessions of earlier processes left. Call it only while no other process may run this application."""
     for folder in (settings.run_folder / application / SCRATCH).iterdir():

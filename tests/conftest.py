@@ -17,7 +17,7 @@ from hub.broker import BrokerError, EmbeddedBroker
 from hub.connection import HubConnection
 from processes.ports import free_port
 from settings import Settings
-from streaming.session import spark_session
+from streaming.session import close_session, spark_session
 from tests import reaper
 from tests.system import System
 
@@ -102,11 +102,8 @@ def topic() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     session = spark_session(Settings(home=home), "tests")
-    process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
     yield session
-    session.stop()
-    process.stdin.close()
-    process.wait(30)
+    close_session(session, 30)
 
 
 @pytest.fixture
