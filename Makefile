@@ -8,11 +8,12 @@ BIN := .venv/bin
 up: setup
 	@exec $(BIN)/tidewatch up
 
+# Two at a time: most tests wait for a process more than they compute.
 test: setup
-	@exec $(BIN)/pytest
+	@exec $(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: setup
-	@exec $(BIN)/pytest -m "not slow"
+	@exec $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff check .

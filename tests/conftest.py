@@ -31,7 +31,7 @@ def pytest_configure() -> None:
     os.environ[reaper.MARK] = SESSION
     # Every JVM here lives for seconds: compiling for the long run would take more time than it gives back.
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     subprocess.Popen(
         [sys.executable, "-m", "tests.reaper", SESSION],
