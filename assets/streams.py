@@ -1,11 +1,31 @@
-"""The hubs and the tables that streams write, as assets, and a stream's progress as observations of them."""
+"""The hubs and the tables that streams write, as assets; a stream's progress and health as what is seen of them."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
-from dagster import AssetKey, AssetObservation, AssetSpec, MetadataValue
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetObservation,
+    AssetSpec,
+    MetadataValue,
+    asset_check,
+)
 
-from streaming.catalog import STREAMS, StreamSpec
+from settings import load_settings
+from streaming.catalog import STREAMS, QuerySpec, StreamSpec
+from streaming.files import StreamFiles
+from streaming.health import HealthState, StreamHealth
 from streaming.progress import QueryProgress, StreamProgress
+
+HEALTH_CHECK = "stream_health"
+WELL = {HealthState.STARTING, HealthState.RUNNING, HealthState.CATCHING_UP, HealthState.STOPPING}
+WARNING = {HealthState.BACKING_OFF, HealthState.STOPPED}
+"""Not well, but either by a person's will or to be tried again by itself."""
+LOOK_AGE = timedelta(minutes=2)
 
 
 def stream_asset_specs() -> list[AssetSpec]:
@@ -36,7 +56,56 @@ def observations(stream: StreamSpec, progress: StreamProgress) -> Iterator[Asset
     for query in stream.queries:
         done = progress.queries.get(query.name)
         if done is not None and done.batch is not None:
-            yield AssetObservation(table_key(query.table.name), metadata=_figures(done))
+            yield AssetObservation(table_key(query.table.name), metadata=_metadata(done))
+
+
+def stream_checks() -> list[AssetChecksDefinition]:
+    """One a table. The supervisor reports them by itself; executed in the UI they tell what it saw last."""
+    return [_health_check(stream, query) for stream in STREAMS.values() for query in stream.queries]
+
+
+def health_evaluations(stream: StreamSpec, state: HealthState, sentence: str) -> Iterator[AssetCheckEvaluation]:
+    for query in stream.queries:
+        yield AssetCheckEvaluation(
+            asset_key=table_key(query.table.name),
+            check_name=HEALTH_CHECK,
+            passed=state in WELL,
+            severity=_severity(state),
+            description=_description(state, sentence),
+            metadata={"state": str(state)},
+        )
+
+
+def _health_check(stream: StreamSpec, query: QuerySpec) -> AssetChecksDefinition:
+    @asset_check(
+        asset=table_key(query.table.name),
+        name=HEALTH_CHECK,
+        description=f"How the stream {stream.name}, which writes this table, is; the supervisor reports it",
+    )
+    def check() -> AssetCheckResult:
+        health = StreamHealth.read(StreamFiles(load_settings().run_folder, stream.name).health)
+        if health is None or datetime.now(UTC) - datetime.fromisoformat(health.looked_at) > LOOK_AGE:
+            return AssetCheckResult(
+                passed=False,
+                severity=AssetCheckSeverity.WARN,
+                description="The supervisor does not look: see that its sensor is on and the daemon runs",
+            )
+        return AssetCheckResult(
+            passed=health.state in WELL,
+            severity=_severity(health.state),
+            description=_description(health.state, health.sentence),
+            metadata={"state": str(health.state), "looked at": health.looked_at},
+        )
+
+    return check
+
+
+def _severity(state: HealthState) -> AssetCheckSeverity:
+    return AssetCheckSeverity.WARN if state in WARNING else AssetCheckSeverity.ERROR
+
+
+def _description(state: HealthState, sentence: str) -> str:
+    return f"{state}: {sentence}" if sentence else str(state)
 
 
 def hub_key(hub: str) -> AssetKey:
@@ -47,15 +116,28 @@ def table_key(name: str) -> AssetKey:
     return AssetKey(name.split("/"))
 
 
-def _figures(query: QueryProgress) -> dict[str, MetadataValue]:
-    figures: dict[str, MetadataValue] = {
-        "rows since start": MetadataValue.int(query.total_rows),
-        "input rows per second": MetadataValue.float(query.input_rows_per_second),
-        "processed rows per second": MetadataValue.float(query.processed_rows_per_second),
-        "lag in records": MetadataValue.int(query.lag_records),
-        "lag in seconds": MetadataValue.float(query.lag_seconds),
-        "batch": MetadataValue.int(query.batch or 0),
-        "batch in seconds": MetadataValue.float(query.batch_seconds),
-        "rows of last batch": MetadataValue.int(query.rows),
+def figures(query: QueryProgress) -> dict[str, float | int | None]:
+    """What is told of a query, by name; None where there is nothing to tell."""
+    return {
+        "rows since start": query.total_rows,
+        "input rows per second": query.input_rows_per_second,
+        "processed rows per second": query.processed_rows_per_second,
+        "arriving rows per second": query.arriving_rows_per_second,
+        "lag in records": query.lag_records,
+        "lag in seconds": query.lag_seconds,
+        "seconds until retention overtakes": query.retention_left_seconds(),
+        "batch": query.batch,
+        "batch in seconds": query.batch_seconds,
+        "rows of last batch": query.rows,
+        "state rows": query.state_rows,
+        "state bytes": query.state_bytes,
+        "watermark delay in seconds": query.watermark_delay_seconds,
     }
-    return figures
+
+
+def _metadata(query: QueryProgress) -> dict[str, MetadataValue]:
+    return {
+        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
+        for name, value in figures(query).items()
+        if value is not None
+    }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from hub.connection import HubConnection
@@ -56,6 +56,37 @@ def create_missing_topics(connection: HubConnection, hub: HubSettings, names: It
                     f"Create it yourself with {hub.partitions} partitions, or give the account the right to."
                 ) from error
     return created
+
+
+class HubEnds:
+    """Asks, again and again, how far topics reach."""
+
+    def __init__(self, connection: HubConnection) -> None:
+        self._connection = connection
+        self._client = _admin(connection)
+
+    def ask(self, topic: str, partitions: int) -> dict[int, int]:
+        """For each partition the sequence number that its next record will get."""
+        wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}  # type: ignore[no-untyped-call]
+        answers = self._client.list_offsets(wanted, request_timeout=ANSWER_SECONDS)
+        try:
+            return {place.partition: answer.result(ANSWER_SECONDS).offset for place, answer in answers.items()}
+        except (KafkaException, TimeoutError) as error:
+            raise HubUnreachable(
+                f"The hub at {self._connection.servers} does not tell how far {topic} reaches."
+            ) from error
+
+
+def retention_seconds(connection: HubConnection, topic: str) -> float | None:
+    """How long the hub keeps the topic's records; None where it keeps them for ever or does not tell."""
+    client = _admin(connection)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        configuration = client.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result()
+        kept_ms = int(configuration["retention.ms"].value)
+    except (KafkaException, KeyError, ValueError, TypeError):
+        return None
+    return kept_ms / 1000 if kept_ms >= 0 else None
 
 
 def offset_ranges(connection: HubConnection, topic: str) -> dict[int, tuple[int, int]]:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
+from orchestration.sight import CLOSING_SECONDS
 from processes.child import end_group
 from processes.identity import ProcessIdentity
 from settings import Settings
 from streaming.catalog import STREAMS
 from streaming.files import StreamFiles
 from streaming.lease import Holder, is_held
-
-CLOSING_SECONDS = 15
 
 
 def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None]) -> None:
@@ -25,15 +24,19 @@ def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None])
     """
     deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
     told: set[ProcessIdentity] = set()
+    workers: set[ProcessIdentity] = set()
     while time.monotonic() < deadline:
         # Looked for again and again: a run may be about to start its host.
         found = (*_lease_holders(settings), *_hosts_below(launcher))
         hosts = {host for host in found if host.is_alive()}
-        for host in hosts - told:
+        told_before = set(told)
+        for host in hosts - told_before:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(host.pid, signal.SIGTERM)
         told |= hosts
-        if not any(host.is_alive() for host in told) and not _run_workers(launcher):
+        # A host's run may be a child of an earlier launcher, which ended while the run went on.
+        workers |= {worker for host in hosts - told_before if (worker := _parent(host)) is not None}
+        if not any(process.is_alive() for process in told | workers) and not _run_workers(launcher):
             return
         time.sleep(0.1)
     for host in told:
@@ -42,10 +45,20 @@ def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None])
             end_group(host, grace_seconds=0)
 
 
+def _parent(host: ProcessIdentity) -> ProcessIdentity | None:
+    """The process of the run that the host belongs to; none for a host that was started by hand."""
+    try:
+        parent = psutil.Process(host.pid).ppid()
+    except psutil.NoSuchProcess:
+        return None
+    found = ProcessIdentity.of(parent)
+    return found if found is not None and "dagster" in _command_line(psutil.Process(parent)) else None
+
+
 def _lease_holders(settings: Settings) -> Iterator[ProcessIdentity]:
     for stream in STREAMS:
         lease = StreamFiles(settings.run_folder, stream).lease
-        if is_held(lease) and (holder := Holder.read(lease)):
+        if is_held(lease) and (holder := Holder.read(lease)) and holder.run_id is not None:
             yield holder.host
 
 

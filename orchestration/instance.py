@@ -4,17 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from orchestration.stream_jobs import BATCH_KIND, KIND_TAG
+from orchestration import tags
 from settings import Settings
 from streaming.catalog import STREAMS
-from streaming.files import StreamFiles
-from streaming.lease import is_held
 
 START_TIMEOUT_SECONDS = 180
 CANCEL_TIMEOUT_SECONDS = 180
-LAUNCHED = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
 def write_instance(settings: Settings) -> None:
@@ -30,25 +26,6 @@ def write_workspace(settings: Settings, port: int) -> Path:
     return file
 
 
-def settle_lost_runs(settings: Settings) -> list[str]:
-    """Ends the runs of streams that stand as active although nothing of them lives, as after a crash of the machine.
-
-    Call it while no daemon and no code server runs. A run that a person was terminating ends as canceled.
-    """
-    lost = []
-    with DagsterInstance.from_config(str(settings.dagster_home)) as instance:
-        for stream in STREAMS:
-            if is_held(StreamFiles(settings.run_folder, stream).lease):
-                continue
-            for run in instance.get_runs(RunsFilter(job_name=stream, statuses=LAUNCHED)):
-                if run.status is DagsterRunStatus.CANCELING:
-                    instance.report_run_canceled(run, "Its processes were gone when Tidewatch started again.")
-                else:
-                    instance.report_run_failed(run, "Its processes were gone when Tidewatch started again.")
-                    lost.append(run.run_id)
-    return lost
-
-
 def instance_configuration(settings: Settings) -> dict[str, Any]:
     """No maximum run time: a stream runs for as long as nobody stops it."""
     ticks = settings.dagster.tick_days
@@ -61,7 +38,7 @@ def instance_configuration(settings: Settings) -> dict[str, Any]:
                 # Every stream finds a slot beside all the batch runs that may be active.
                 "max_concurrent_runs": 2 * len(STREAMS) + settings.dagster.batch_runs,
                 "tag_concurrency_limits": [
-                    {"key": KIND_TAG, "value": BATCH_KIND, "limit": settings.dagster.batch_runs}
+                    {"key": tags.KIND, "value": tags.BATCH_KIND, "limit": settings.dagster.batch_runs}
                 ],
             }
         },

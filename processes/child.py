@@ -52,6 +52,32 @@ def end_group(leader: ProcessIdentity, *members: ProcessIdentity, grace_seconds:
         _tolerating_the_dead(os.killpg, leader.pid, signal.SIGKILL)
 
 
+def groups_below(ancestor: ProcessIdentity) -> list[ProcessIdentity]:
+    """The descendants that lead process groups of their own."""
+    if not ancestor.is_alive():
+        return []
+    try:
+        below = [ProcessIdentity.of(process.pid) for process in psutil.Process(ancestor.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in below if process is not None and _group(process.pid) == process.pid]
+
+
+def kill(process: ProcessIdentity) -> None:
+    """Kills this very process, never one that got its number."""
+    if not hasattr(os, "pidfd_open"):
+        if process.is_alive():
+            _tolerating_the_dead(os.kill, process.pid, signal.SIGKILL)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            if process.is_alive():  # the handle is of the process that has the number now: this one, if it lives
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
 def end_children() -> None:
     """Kills every descendant of this process and returns when they are gone."""
     children = psutil.Process().children(recursive=True)

@@ -22,7 +22,7 @@ class ProcessIdentity:
     def of(cls, pid: int) -> Self | None:
         """The process that has this pid now, or None."""
         started = _started(pid)
-        return None if started is None else cls(pid, started, _boot())
+        return None if started is None else cls(pid, started, boot_id())
 
     @classmethod
     def current(cls) -> Self:
@@ -44,11 +44,12 @@ class ProcessIdentity:
 
     def is_alive(self) -> bool:
         """True while this very process runs; a zombie counts as dead."""
-        return self.boot == _boot() and _started(self.pid) == self.started
+        return self.boot == boot_id() and _started(self.pid) == self.started
 
 
 @functools.cache
-def _boot() -> str:
+def boot_id() -> str:
+    """Another one after each start of the machine."""
     return BOOT_ID.read_text().strip() if BOOT_ID.exists() else str(psutil.boot_time())
 
 

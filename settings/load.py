@@ -21,11 +21,24 @@ class SettingsError(Exception):
 def load_settings(env_file: str = ".env") -> Settings:
     """The settings of this process. Variables of the environment win over those in the file.
 
-    What the file adds is put into the environment, so that child processes see the same settings.
+    What the file adds is put into the environment, so that child processes see the same settings; nothing of a file
+    that is refused stays there.
     """
-    for name, value in dotenv_values(env_file).items():
-        if name.startswith(PREFIX) and value is not None:
-            os.environ.setdefault(name, value)
+    added = {
+        name: value
+        for name, value in dotenv_values(env_file).items()
+        if name.startswith(PREFIX) and value is not None and name not in os.environ
+    }
+    os.environ.update(added)
+    try:
+        return _settings()
+    except SettingsError:
+        for name in added:
+            del os.environ[name]
+        raise
+
+
+def _settings() -> Settings:
     _refuse_unknown(os.environ)
     try:
         return Settings()

@@ -51,12 +51,12 @@ class HubSettings(SettingsGroup):
     connection_string: SecretStr | None = setting(
         None,
         "Connection string of an Event Hubs namespace (Standard tier or above)",
-        production="yours, or kafka_servers",
+        production="yours, or Kafka servers",
     )
     kafka_servers: Servers | None = setting(
         None,
         "Kafka bootstrap servers, `host:port` separated by commas",
-        production="yours, or connection_string",
+        production="yours, or a connection string",
     )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "How to talk to the Kafka servers", production="SASL_SSL"
@@ -136,6 +136,46 @@ class BronzeSettings(SettingsGroup):
     )
 
 
+class SupervisorSettings(SettingsGroup):
+    """When a stream is started again, and when it is not."""
+
+    first_wait_seconds: float = setting(
+        5, "Wait after the first failure of a stream; it doubles with each further one", gt=0
+    )
+    longest_wait_seconds: float = setting(300, "The wait grows no longer than this, jitter apart", gt=0)
+    healthy_seconds: float = setting(600, "A run that was well for so long counts failures anew", gt=0)
+    fruitless_runs: int = setting(10, "So many failures in a row without any progress are held as a crash loop", ge=1)
+    start_seconds: float = setting(
+        120, "How long a stream may take from its launch until its host answers, and for each step of its start", ge=10
+    )
+    silence_seconds: float = setting(30, "A host that does not answer for so long is hung", ge=5)
+    quiet_seconds: float = setting(
+        120,
+        "A query is hung when, for so long beyond its trigger's interval, no batch and no task of it ended and it did "
+        "not find the source empty",
+        production="longer than its slowest task",
+        ge=5,
+    )
+
+
+class MetricsSettings(SettingsGroup):
+    host: str = setting("127.0.0.1", "Address of the Prometheus endpoint; it has no login", min_length=1)
+    port: Port = setting(9464, "Port of the Prometheus endpoint of `tidewatch up`")
+
+
+class AlertSettings(SettingsGroup):
+    webhook: SecretStr | None = setting(
+        None, "URL that gets a JSON message by POST for each run that failed", production="your pager or chat"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_url(cls, webhook: SecretStr | None) -> SecretStr | None:
+        if webhook is not None and not re.match(r"https?://[^/\s]", webhook.get_secret_value()):
+            raise ValueError("write a URL that begins with https:// or http://")
+        return webhook
+
+
 class DagsterSettings(SettingsGroup):
     host: str = setting("127.0.0.1", "Address of the Dagster UI; it has no login, so keep it on loopback", min_length=1)
     port: Port = setting(3000, "Port of the Dagster UI")
@@ -152,16 +192,25 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", frozen=True
     )
 
-    home: AbsolutePath = setting(Path("data"), "Folder of everything Tidewatch keeps", validate_default=True)
+    home: AbsolutePath = setting(
+        Path("data"),
+        "Folder of everything Tidewatch keeps; a relative one is in the folder of the call",
+        validate_default=True,
+    )
     lake: str | None = setting(None, "Root of the Delta tables, if not `lake` in home", production="abfss://…, s3a://…")
     checkpoints: str | None = setting(
         None, "Root of the checkpoints, if not `checkpoints` in home", production="beside the lake"
     )
-    jars: AbsolutePath = setting(REPOSITORY / "jars", "Folder of the JVM jars that `make setup` resolved")
+    jars: AbsolutePath = setting(
+        REPOSITORY / "jars", "Folder of the JVM jars that `make setup` resolved, if not in the repository"
+    )
     hub: HubSettings = HubSettings()
     spark: SparkSettings = SparkSettings()
     stream: StreamSettings = StreamSettings()
     bronze: BronzeSettings = BronzeSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    alert: AlertSettings = AlertSettings()
     dagster: DagsterSettings = DagsterSettings()
     traffic: TrafficSettings = TrafficSettings()
 

@@ -112,7 +112,7 @@ def prepare_class_archive(java: str) -> None:
     tries = int(failed_before) if stamped == state and failed_before else 0
     if stamped == state and not tries:
         return
-    print("Archiving the classes that streams load, so that they start faster (half a minute)", flush=True)
+    print("Archiving the classes that streams load, so that they start faster (about a minute)", flush=True)
     # Without the user's settings: it must not touch the user's hub, lake or checkpoints.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWATCH_")}
     command = [str(PYTHON), "-m", "streaming.class_archive", str(JARS / "classes.jsa")]

@@ -56,7 +56,15 @@ def _run_bronze(settings: Settings) -> None:
         for hub in hubs:
             publisher.publish(Record(hub, b"key", b"{}", [("name", b"value")]), lambda outcome: None)
     spark = spark_session(settings, "class-archive")
-    context = QueryContext(spark, settings, connection, partition_counts(connection), lambda: False, datetime.now(UTC))
+    context = QueryContext(
+        spark,
+        settings,
+        connection,
+        partition_counts(connection),
+        stopping=lambda: False,
+        check_lease=lambda: None,
+        now=datetime.now(UTC),
+    )
     queries = [start_query(context, BRONZE, query) for query in BRONZE.queries]
     deadline = time.monotonic() + BATCH_SECONDS
     while not all(query.lastProgress for query in queries) and time.monotonic() < deadline:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from streaming.files import replace_text
+
 
 class FailureClass(enum.IntEnum):
     """The exit codes of a stream host. 0 is a graceful stop; any other code means that the host was killed."""
@@ -16,6 +18,8 @@ class FailureClass(enum.IntEnum):
     CHECKPOINT = 12
     SOURCE_DATA_LOST = 13
     LEASE_HELD = 14
+    SURROUNDINGS = 15
+    """The hub or the lake can't be used now. Nothing is wrong with the stream, so it is tried until they can."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +29,21 @@ class Failure:
     kind: FailureClass
     what: str
     cure: str
+    query: str | None = None
+    """The query that failed, if it was one."""
 
     def __str__(self) -> str:
         return f"{self.what} {self.cure}"
 
     def write(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**asdict(self), "kind": self.kind.name}))
+        replace_text(file, json.dumps({**asdict(self), "kind": self.kind.name}))
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
         try:
             fields = json.loads(file.read_text())
-            return cls(FailureClass[fields["kind"]], fields["what"], fields["cure"])
-        except (OSError, ValueError, KeyError):
+            return cls(FailureClass[fields["kind"]], fields["what"], fields["cure"], fields["query"])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
@@ -74,14 +79,14 @@ _SIGNS = (
     ),
     _Sign(
         r"No space left on device|Disk quota exceeded",
-        FailureClass.TRANSIENT,
+        FailureClass.SURROUNDINGS,
         "The disk is full; nothing was half written.",
         "Free some space under the lake and the home folder.",
     ),
     _Sign(
         r"Read-only file system|Permission denied|AccessControlException|AccessDenied|Mkdirs failed|NotADirectory"
         r"|Not a directory|ParentNotDirectoryException|AuthorizationPermissionMismatch",
-        FailureClass.TRANSIENT,
+        FailureClass.SURROUNDINGS,
         "The lake or the checkpoint can't be written.",
         "Give this account the right to write there.",
     ),
@@ -95,7 +100,7 @@ _SIGNS = (
     _Sign(
         r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)|UnknownTopicOrPartition"
         r"|Timed out waiting for a node|KafkaException",
-        FailureClass.TRANSIENT,
+        FailureClass.SURROUNDINGS,
         "The hub does not answer.",
         "The stream is tried again by itself; check that the hub runs and can be reached.",
     ),
@@ -115,8 +120,8 @@ def classify(error: str, stream: str, query: str = "") -> Failure:
     detail = _first_cause(told)
     for sign in _SIGNS:
         if re.search(sign.pattern, told):
-            return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure)
-    return Failure(FailureClass.TRANSIENT, f"{who}: {detail}", "The stream is tried again by itself.")
+            return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure, query or None)
+    return Failure(FailureClass.TRANSIENT, f"{who}: {detail}", "The stream is tried again by itself.", query or None)
 
 
 def _without_plan(error: str) -> str:

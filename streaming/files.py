@@ -1,7 +1,16 @@
-"""Where a stream's files are in the run folder."""
+"""Where a stream's files are in the run folder, and how they are written."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Readers see the old text or the new one, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(file)
 
 
 @dataclass(frozen=True)
@@ -20,3 +29,12 @@ class StreamFiles:
     @property
     def failure(self) -> Path:
         return self.run_folder / self.stream / "failure.json"
+
+    @property
+    def health(self) -> Path:
+        return self.run_folder / self.stream / "health.json"
+
+    @property
+    def revoked(self) -> Path:
+        """Has the run that the supervisor ended last: a host of that run ends itself."""
+        return self.run_folder / self.stream / "revoked"

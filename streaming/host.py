@@ -15,22 +15,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.connection import HubConnection
-from hub.topics import HubUnreachable, create_missing_topics, partition_counts
+from hub.topics import HubUnreachable, create_missing_topics, partition_counts, retention_seconds
+from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
 from streaming.failures import Failure, FailureClass, StreamFailed, classify
 from streaming.files import StreamFiles
-from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
+from streaming.guard import guard
+from streaming.hub_watch import watch_hubs
+from streaming.lease import Holder, Lease, LeaseHeld, describe_holder, is_held
 from streaming.progress import RUNNING, STOPPING, WAITING
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from streaming.watch import ProgressWriter
 
 log = logging.getLogger("tidewatch")
 
 HUB_RETRY_SECONDS = 3
 CLOSE_SECONDS = 5
 LOOK_SECONDS = 0.2
+ALIVE_SECONDS = 2.0
+# In the history of a table each commit then tells which run made it.
+COMMIT_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class StreamHost:
@@ -62,7 +70,7 @@ class StreamHost:
             failure = Failure(FailureClass.SETTINGS, str(error), "Correct the setting and launch the stream again.")
         except Exception as error:
             log.exception("%s failed", self._stream.name)
-            failure = classify(f"{type(error).__name__}: {error}", self._stream.name)
+            failure = self._explain(error)
         else:
             log.info("%s stopped", self._stream.name)
             return 0
@@ -70,6 +78,17 @@ class StreamHost:
         if failure.kind is not FailureClass.LEASE_HELD:
             self._leave(failure)
         return int(failure.kind)
+
+    def _explain(self, error: Exception) -> Failure:
+        holder = Holder.read(self._files.lease)
+        ours = holder is not None and holder.host == ProcessIdentity.current()
+        if holder is not None and ours and holder.jvm is not None and not holder.jvm.is_alive():
+            return Failure(
+                FailureClass.TRANSIENT,
+                f"{self._stream.name}: its JVM ended by itself or was killed ({type(error).__name__}).",
+                "The stream is tried again by itself. If it happens again, look whether the machine ran out of memory.",
+            )
+        return classify(f"{type(error).__name__}: {error}", self._stream.name)
 
     def request_stop(self, *_: object) -> None:
         self._stop.set()
@@ -113,7 +132,7 @@ class StreamHost:
         if free_mb < self._settings.stream.disk_floor_mb:
             raise StreamFailed(
                 Failure(
-                    FailureClass.TRANSIENT,
+                    FailureClass.SURROUNDINGS,
                     f"{self._stream.name}: only {free_mb} MB are free under {folder}, "
                     f"{self._settings.stream.disk_floor_mb} MB are the least to start with.",
                     "Free some space, or lower TIDEWATCH_STREAM_DISK_FLOOR_MB.",
@@ -126,23 +145,29 @@ class StreamHost:
         from streaming.queries import QueryContext, start_query
         from streaming.session import clear_scratch, close_session, spark_session
         from streaming.watch import ProgressWriter
+        from streaming.work import WorkMeter
 
         spark = spark_session(self._settings, self._stream.name)
         _stop_on_signals(self.request_stop)  # again, because PySpark sets a handler of its own for SIGINT
         # The JVM holds the lease for as long as it lives; nothing here gives it back.
         lease = Lease.take(spark, self._files.lease, self._run_id)
+        guard(lease, self._files.revoked, self._run_id)
         clear_scratch(self._settings, self._stream.name)
+        if self._run_id:
+            spark.conf.set(COMMIT_NOTE, f"run {self._run_id}")
         progress = ProgressWriter(self._files.progress, self._stream.name, self._run_id)
         connection = HubConnection.from_settings(self._settings.hub)
-        partitions = self._wait_for_hub(connection, lambda why: progress.phase(WAITING, why))
+        partitions = self._wait_for_hub(connection, progress)
         if partitions is None:
             return
-        context = QueryContext(spark, self._settings, connection, partitions, self._stop.is_set, datetime.now(UTC))
+        context = QueryContext(
+            spark, self._settings, connection, partitions, self._stop.is_set, lease.check, datetime.now(UTC)
+        )
         spark.streams.addListener(progress)
         trigger = self._settings.bronze.trigger_seconds
         queries = []
         for spec in self._stream.queries:
-            progress.expect(spec.name, trigger)
+            progress.expect(spec.name, trigger, retention_seconds(connection, spec.hub))
             try:
                 query = start_query(context, self._stream, spec)
             except CheckpointError as error:
@@ -151,14 +176,21 @@ class StreamHost:
             queries.append(query)
         progress.phase(RUNNING)
         log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
+        hubs = {spec.name: (spec.hub, partitions[spec.hub]) for spec in self._stream.queries}
+        watch_hubs(connection, hubs, progress)
+        meter, alive_at = WorkMeter(spark.sparkContext), 0.0
         while not self._stop.wait(LOOK_SECONDS):
             for query in queries:
                 if not query.isActive:
                     raise StreamFailed(_failure_of(query, self._stream.name))
+            if time.monotonic() - alive_at >= ALIVE_SECONDS:
+                # Reached only when the JVM answered, so it speaks for both.
+                progress.alive(*(query.name for query in queries if meter.got_on(query)))
+                alive_at = time.monotonic()
         progress.phase(STOPPING)
         log.info("%s stops after its running batches", self._stream.name)
         try:
-            self._finish(queries)
+            self._finish(queries, progress)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 close_session(spark, CLOSE_SECONDS)
         except Exception as error:
@@ -166,7 +198,7 @@ class StreamHost:
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
         del lease
 
-    def _finish(self, queries: "list[StreamingQuery]") -> None:
+    def _finish(self, queries: "list[StreamingQuery]", progress: "ProgressWriter") -> None:
         """Lets batches in work end. In place of a next one the sink raises, which ends the query."""
         deadline = time.monotonic() + self._settings.stream.stop_seconds
         while any(query.isActive and query.status["isTriggerActive"] for query in queries):
@@ -177,11 +209,12 @@ class StreamHost:
                     self._settings.stream.stop_seconds,
                 )
                 break
-            time.sleep(0.05)
+            progress.alive()
+            time.sleep(LOOK_SECONDS)
         for query in queries:
             query.stop()
 
-    def _wait_for_hub(self, connection: HubConnection, waiting: Callable[[str], None]) -> dict[str, int] | None:
+    def _wait_for_hub(self, connection: HubConnection, progress: "ProgressWriter") -> dict[str, int] | None:
         """Creates what topics are missing and returns all with their partitions; None when told to stop meanwhile."""
         deadline = time.monotonic() + self._settings.stream.hub_wait_seconds
         hubs = [query.hub for query in self._stream.queries]
@@ -192,13 +225,16 @@ class StreamHost:
                 return partition_counts(connection)
             except HubUnreachable as error:
                 if str(error) != told:
-                    waiting(str(error))
+                    progress.phase(WAITING, str(error))
                     log.warning("%s waits for the hub: %s", self._stream.name, error)
                     told = str(error)
                 if time.monotonic() > deadline:
                     raise StreamFailed(
-                        Failure(FailureClass.TRANSIENT, f"{self._stream.name}: {error}", "It is tried again by itself.")
+                        Failure(
+                            FailureClass.SURROUNDINGS, f"{self._stream.name}: {error}", "It is tried again by itself."
+                        )
                     ) from error
+                progress.alive()
             self._stop.wait(HUB_RETRY_SECONDS)
         return None
 

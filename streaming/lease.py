@@ -25,6 +25,10 @@ class LeaseHeld(Exception):
     """Another host runs this stream."""
 
 
+class LeaseLost(Exception):
+    """The lease's file was deleted or replaced, so that another host could take it: this one must write no more."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """The processes of the host that took the lease last; whether it still has it, `is_held` tells."""
@@ -50,10 +54,12 @@ class Holder:
 class Lease:
     """Held from `take` until the JVM ends. The JVM must not open the file again: closing it would free the lock."""
 
-    def __init__(self, file: Path, channel: Any, lock: Any) -> None:
+    def __init__(self, file: Path, opened: Any, lock: Any, holder: Holder) -> None:
         self._file = file
-        self._channel = channel
-        self._lock = lock
+        self._kept_open = (opened, lock)
+        self._inode = file.stat().st_ino
+        if Holder.read(file) != holder:
+            raise LeaseLost(f"the lease {file} was replaced while it was taken")
 
     @classmethod
     def take(cls, spark: "SparkSession", file: Path, run_id: str | None) -> Self:
@@ -76,7 +82,16 @@ class Lease:
         opened.setLength(0)
         opened.write(holder.to_json().encode())
         channel.force(True)
-        return cls(file, channel, lock)
+        return cls(file, channel, lock, holder)
+
+    def check(self) -> None:
+        """Raises when the file that is locked is no longer the one that others would lock."""
+        try:
+            same = self._file.stat().st_ino == self._inode
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise LeaseLost(f"the lease {self._file} is gone or was replaced")
 
 
 def is_held(file: Path) -> bool:

@@ -11,7 +11,7 @@ from settings import Settings
 from streaming.catalog import QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError, QueryCheckpoints
 from streaming.files import StreamFiles
-from streaming.lease import Lease
+from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
 from streaming.session import spark_session
 
 
@@ -26,8 +26,11 @@ class Skipped:
 
 def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> list[Skipped]:
     """Begins a new checkpoint generation that passes over what the hub no longer has. Needs the stream's lease."""
+    file = StreamFiles(settings.run_folder, stream.name).lease
+    if is_held(file):  # told before a session is started for nothing
+        raise LeaseHeld(describe_holder(file))
     spark = spark_session(settings, stream.name)
-    lease = Lease.take(spark, StreamFiles(settings.run_folder, stream.name).lease, run_id=None)
+    lease = Lease.take(spark, file, run_id=None)
     checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, stream.name, query.name)
     latest = checkpoints.latest()
     if latest is None:

@@ -1,11 +1,12 @@
 """What a stream last did, in one small file that others read: written after every batch, replaced atomically."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
+
+from streaming.files import replace_text
 
 WAITING = "waiting for the hub"
 STARTING = "starting"
@@ -26,20 +27,52 @@ class QueryProgress:
     batch_seconds: float = 0.0
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
-    lag_records: int = 0
-    lag_seconds: float = 0.0
-    """Age of the newest record read, while there are unread ones; 0 otherwise."""
+    lag_records: int | None = None
+    """Records in the hub that are not read yet; None until that is known."""
+    lag_seconds: float | None = None
+    """How long the oldest of them may have been waiting."""
+    read_to: dict[str, int] = field(default_factory=dict)
+    """For each partition of the hub the sequence number to read next."""
+    read_up_to: dict[str, str] = field(default_factory=dict)
+    """For each partition the enqueued time of the newest record read."""
+    caught_up_at: dict[str, str] = field(default_factory=dict)
+    """For each partition when there was last nothing to read."""
+    hub_end: int = 0
+    """Sum of the partitions' ends when the hub was last asked."""
+    hub_asked_at: str | None = None
+    arriving_rows_per_second: float = 0.0
+    """How fast the hub grows."""
+    retention_seconds: float | None = None
+    """How long the hub keeps a record, if that is known and limited."""
     state_rows: int = 0
     state_bytes: int = 0
     watermark: str | None = None
+    watermark_delay_seconds: float | None = None
+    """How far the watermark was behind the clock at the end of the last batch."""
+    sign_clock: float = 0.0
+    """`time.monotonic()` when the query last did something or found nothing to do."""
     total_rows: int = 0
     total_batches: int = 0
 
-    @property
-    def last_sign(self) -> datetime | None:
-        """When the query last finished a batch or found nothing to do."""
-        times = [datetime.fromisoformat(at) for at in (self.batch_at, self.idle_at) if at]
-        return max(times, default=None)
+    def seconds_until_caught_up(self) -> float | None:
+        """None when the hub grows as fast as the query reads."""
+        if not self.lag_records:
+            return 0.0
+        gain = self.rows / max(self.batch_seconds, self.trigger_seconds, 0.001) - self.arriving_rows_per_second
+        return self.lag_records / gain if gain > 0 else None
+
+    def retention_left_seconds(self) -> float | None:
+        """How long until the hub deletes the oldest record that is still unread, if nothing more were read."""
+        if self.retention_seconds is None or self.lag_seconds is None:
+            return None
+        return self.retention_seconds - self.lag_seconds
+
+    def unread_kept_until(self) -> datetime | None:
+        """When the hub may delete the first record that is not read yet, however long nobody reads."""
+        if self.retention_seconds is None or not self.read_up_to:
+            return None
+        oldest = min(datetime.fromisoformat(at) for at in self.read_up_to.values())
+        return oldest + timedelta(seconds=self.retention_seconds)
 
 
 @dataclass(frozen=True)
@@ -50,14 +83,16 @@ class StreamProgress:
     written_at: str
     run_id: str | None = None
     note: str | None = None
+    boot: str = ""
+    alive_clock: float = 0.0
+    """`time.monotonic()` of this boot when the host's Python and its JVM last answered together. It stands still while
+    the machine sleeps, and does not jump when its clock is set."""
+    hub_away: bool = False
+    """The hub did not answer when it was last asked how far it reaches."""
     queries: dict[str, QueryProgress] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
-        """Readers see the old file or the new one, never a part."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f"{file.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(file)
+        replace_text(file, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, file: Path) -> Self | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,7 +16,7 @@ from streaming.catalog import QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError, Generation, QueryCheckpoints
 from streaming.sources import complete_offsets, hub_records
 
-NEWEST_RECORD = "newest_record"
+NEWEST_RECORDS = "newest_records"
 
 
 class StopRequested(Exception):
@@ -31,6 +31,8 @@ class QueryContext:
     partitions: dict[str, int]
     """How many partitions each topic has now."""
     stopping: Callable[[], bool]
+    check_lease: Callable[[], None]
+    """Raises when this host may write no more."""
     now: datetime
 
 
@@ -44,11 +46,12 @@ def start_query(context: QueryContext, stream: StreamSpec, query: QuerySpec) -> 
     records = hub_records(
         spark, context.connection, query.hub, starts_at=starts_at, max_records=settings.bronze.max_records
     )
-    rows = bronze_rows(records).observe(NEWEST_RECORD, F.max("enqueued_time").alias("enqueued_time"))
+    rows = bronze_rows(records).observe(NEWEST_RECORDS, *newest_records(context.partitions[query.hub]))
 
     def commit(batch: DataFrame, number: int) -> None:
         if context.stopping():
             raise StopRequested
+        context.check_lease()
         append_once(batch, query.table, settings.lake_root, generation.writer, number)
 
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{stream.name}.{query.name}")
@@ -85,3 +88,11 @@ def current_generation(
     if latest.plan == query.plan:
         return latest
     return checkpoints.begin(query.plan, checkpoints.end_offsets(latest, version), context.now)
+
+
+def newest_records(partitions: int) -> list[Column]:
+    """The enqueued time of the newest record of each partition, in columns p0, p1, …"""
+    return [
+        F.max(F.when(F.col("partition") == number, F.col("enqueued_time"))).alias(f"p{number}")
+        for number in range(partitions)
+    ]

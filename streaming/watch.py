@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,8 +18,12 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.listener import StreamingQueryProgress as SparkProgress
 
+from processes.identity import boot_id
 from streaming.progress import STARTING, QueryProgress, StreamProgress
-from streaming.queries import NEWEST_RECORD
+from streaming.queries import NEWEST_RECORDS
+
+# Rates of the hub are evened out over about this long.
+GROWTH_SECONDS = 20.0
 
 
 def utc_now() -> datetime:
@@ -26,7 +31,8 @@ def utc_now() -> datetime:
 
 
 class ProgressWriter(StreamingQueryListener):
-    """Writes the file whenever a batch ends, a query finds nothing to do, or the phase changes."""
+    """Writes the file whenever a batch ends, a query finds nothing to do, the phase changes, or the host says that it
+    lives."""
 
     def __init__(self, file: Path, stream: str, run_id: str | None, clock: Callable[[], datetime] = utc_now) -> None:
         self._file = file
@@ -34,17 +40,57 @@ class ProgressWriter(StreamingQueryListener):
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         at = clock().isoformat()
-        self._progress = StreamProgress(stream, STARTING, started_at=at, written_at=at, run_id=run_id)
+        self._progress = StreamProgress(
+            stream,
+            STARTING,
+            started_at=at,
+            written_at=at,
+            run_id=run_id,
+            boot=boot_id(),
+            alive_clock=time.monotonic(),
+        )
         self._progress.write(file)
 
     def phase(self, phase: str, note: str | None = None) -> None:
+        """Each phase gives the queries their time anew."""
+        now = time.monotonic()
         with self._lock:
-            self._write(phase=phase, note=note)
+            queries = {name: replace(query, sign_clock=now) for name, query in self._progress.queries.items()}
+            self._write(phase=phase, note=note, alive_clock=now, queries=queries)
 
-    def expect(self, query: str, trigger_seconds: float) -> None:
-        """Makes room for a query before it starts."""
+    def alive(self, *working: str) -> None:
+        """The host and its JVM answer, and these queries got on with their running batches."""
+        now = time.monotonic()
         with self._lock:
-            self._write(queries={**self._progress.queries, query: QueryProgress(trigger_seconds)})
+            queries = {
+                name: replace(query, sign_clock=now) if name in working else query
+                for name, query in self._progress.queries.items()
+            }
+            self._write(alive_clock=now, queries=queries)
+
+    def expect(self, query: str, trigger_seconds: float, retention_seconds: float | None = None) -> None:
+        """Makes room for a query before it starts."""
+        expected = QueryProgress(trigger_seconds, retention_seconds=retention_seconds, sign_clock=time.monotonic())
+        with self._lock:
+            self._write(alive_clock=expected.sign_clock, queries={**self._progress.queries, query: expected})
+
+    def hub_reaches(self, query: str, ends: dict[int, int]) -> None:
+        """The hub was asked how far it reaches, so that the lag is known between batches too."""
+        with self._lock:
+            before = self._progress.queries.get(query)
+            if before is not None:
+                after = with_lag(before, {str(partition): end for partition, end in ends.items()}, self._clock())
+                self._write(queries={**self._progress.queries, query: after})
+
+    def hub_answers(self, answers: bool) -> None:
+        """While the hub is away nobody knows the lag, and its queries get their time anew when it is back."""
+        now = time.monotonic()
+        with self._lock:
+            if self._progress.hub_away == (not answers):
+                return
+            change: dict[str, Any] = {"sign_clock": now} if answers else {"lag_records": None, "lag_seconds": None}
+            queries = {name: replace(query, **change) for name, query in self._progress.queries.items()}
+            self._write(hub_away=not answers, queries=queries)
 
     def recognise(self, query: str, run: str) -> None:
         """Ties a query's run to its name, which idle events lack."""
@@ -69,7 +115,8 @@ class ProgressWriter(StreamingQueryListener):
         with self._lock:
             before = self._progress.queries.get(name) if name else None
             if name and before is not None:
-                self._write(queries={**self._progress.queries, name: change(before)})
+                after = replace(change(before), sign_clock=time.monotonic())
+                self._write(queries={**self._progress.queries, name: after})
 
     def _write(self, **changes: Any) -> None:
         self._progress = replace(self._progress, written_at=self._clock().isoformat(), **changes)
@@ -85,17 +132,14 @@ def after_idleness(before: QueryProgress, now: datetime) -> QueryProgress:
         processed_rows_per_second=0.0,
         lag_records=0,
         lag_seconds=0.0,
+        caught_up_at=dict.fromkeys(before.read_to, now.isoformat()),
     )
 
 
 def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> QueryProgress:
-    lag = sum(unread_records(source.endOffset, source.latestOffset) for source in event.sources)
-    newest = event.observedMetrics.get(NEWEST_RECORD)
-    newest_time = newest["enqueued_time"] if newest is not None else None
-    if newest_time is not None and newest_time.tzinfo is None:
-        newest_time = newest_time.astimezone(UTC)
     states = event.stateOperators
-    return replace(
+    watermark = event.eventTime.get("watermark")
+    after = replace(
         before,
         batch=event.batchId,
         batch_at=now.isoformat(),
@@ -103,27 +147,86 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
         batch_seconds=event.batchDuration / 1000,
         input_rows_per_second=_finite(event.inputRowsPerSecond),
         processed_rows_per_second=_finite(event.processedRowsPerSecond),
-        lag_records=lag,
-        lag_seconds=max(0.0, (now - newest_time).total_seconds()) if lag and newest_time else 0.0,
+        read_to=read_to(event) or before.read_to,
+        read_up_to=before.read_up_to | newest_records(event),
         state_rows=sum(state.numRowsTotal for state in states),
         state_bytes=sum(state.memoryUsedBytes for state in states),
-        watermark=event.eventTime.get("watermark"),
+        watermark=watermark,
+        watermark_delay_seconds=_delay(watermark, now),
         total_rows=before.total_rows + event.numInputRows,
         total_batches=before.total_batches + 1,
     )
+    return with_lag(after, _hub_partitions(event.sources[0].latestOffset) if event.sources else {}, now)
 
 
-def unread_records(end: str | None, latest: str | None) -> int:
-    """How many records a Kafka source knew of and had not read when a batch ended."""
-    read, known = _offsets(end), _offsets(latest)
-    return sum(max(0, offset - read.get(place, 0)) for place, offset in known.items())
+def with_lag(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
+    """What is unread of a hub that reaches to these ends; unknown until the query told how far it has read."""
+    if not query.read_to or not ends:
+        return query
+    unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in ends.items()}
+    behind = [partition for partition, count in unread.items() if count]
+    caught_up = {partition: now.isoformat() for partition, count in unread.items() if not count}
+    hub_end = sum(ends.values())
+    return replace(
+        query,
+        lag_records=sum(unread.values()),
+        lag_seconds=max((_waiting(query, partition, now) for partition in behind), default=0.0),
+        caught_up_at=query.caught_up_at | caught_up,
+        hub_end=hub_end,
+        hub_asked_at=now.isoformat(),
+        arriving_rows_per_second=_growth(query, hub_end, now),
+    )
 
 
-def _offsets(text: str | None) -> dict[tuple[str, str], int]:
-    if not text:
+def read_to(event: SparkProgress) -> dict[str, int]:
+    """For each partition of the query's hub the sequence number to read next; empty for other sources."""
+    return _hub_partitions(event.sources[0].endOffset) if event.sources else {}
+
+
+def _waiting(query: QueryProgress, partition: str, now: datetime) -> float:
+    """The oldest unread record came after the newest read one, and after the query had last caught up."""
+    known = (query.read_up_to.get(partition), query.caught_up_at.get(partition))
+    times = [datetime.fromisoformat(at) for at in known if at]
+    return max(0.0, (now - max(times)).total_seconds()) if times else 0.0
+
+
+def newest_records(event: SparkProgress) -> dict[str, str]:
+    """For each partition that the batch read the enqueued time of its newest record."""
+    row = event.observedMetrics.get(NEWEST_RECORDS)
+    if row is None:
         return {}
+    times: dict[str, datetime | None] = row.asDict()
+    return {name.removeprefix("p"): _utc(at).isoformat() for name, at in times.items() if at is not None}
+
+
+def _utc(at: datetime) -> datetime:
+    return at.astimezone(UTC)
+
+
+def _growth(before: QueryProgress, hub_end: int, now: datetime) -> float:
+    """Records a second that the hub got since it was last asked, evened out over the last few times."""
+    if before.hub_asked_at is None:
+        return 0.0
+    seconds = (now - datetime.fromisoformat(before.hub_asked_at)).total_seconds()
+    if seconds <= 0:
+        return before.arriving_rows_per_second
+    latest = max(0, hub_end - before.hub_end) / seconds
+    share = min(1.0, seconds / GROWTH_SECONDS)
+    return before.arriving_rows_per_second * (1 - share) + latest * share
+
+
+def _delay(watermark: str | None, now: datetime) -> float | None:
+    """None before the first watermark, which Spark gives as the beginning of 1970."""
+    if watermark is None or watermark.startswith("1970-01-01T00:00:00"):
+        return None
+    return (now - datetime.fromisoformat(watermark)).total_seconds()
+
+
+def _hub_partitions(text: str | None) -> dict[str, int]:
+    """Of a Kafka source's offsets, which are JSON by topic and partition; empty for those of other sources."""
     try:
-        return {(hub, part): offset for hub, parts in json.loads(text).items() for part, offset in parts.items()}
+        topics = json.loads(text) if text else {}
+        return {part: offset for parts in topics.values() for part, offset in parts.items()}
     except (ValueError, AttributeError, TypeError):
         return {}
 

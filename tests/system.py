@@ -1,53 +1,31 @@
-"""A whole Tidewatch in a folder of its own, driven from outside as a user or an operator would."""
+"""A broker and stream hosts in a folder of their own, driven from outside."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
+from bench.rig import START_SECONDS, Home, wait_for
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Outcome, Receipt, Record
 from processes.child import end_group
 from processes.identity import ProcessIdentity
-from processes.ports import free_port
-from settings import Settings
-from streaming.files import StreamFiles
 from streaming.lease import is_held
-from streaming.progress import StreamProgress
-
-START_SECONDS = 120
 
 
-def wait_for(what: str, ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen in {seconds} s")
-        time.sleep(0.1)
+class System(Home):
+    """With a broker of its own, and hosts without Dagster."""
 
-
-class System:
     def __init__(self, home: Path, **environment: str) -> None:
-        self.home = home
-        self.environment = {
-            "TIDEWATCH_HOME": str(home),
-            "TIDEWATCH_HUB_PORT": str(free_port()),
-            "TIDEWATCH_HUB_CONTROLLER_PORT": str(free_port()),
-            "TIDEWATCH_DAGSTER_PORT": str(free_port()),
-            "TIDEWATCH_BRONZE_TRIGGER_SECONDS": "1",
-            **environment,
-        }
-        self.settings = Settings(home=home)
-        self.files = StreamFiles(self.settings.run_folder, "bronze")
+        super().__init__(home, **{"TIDEWATCH_BRONZE_TRIGGER_SECONDS": "1", **environment})
         self.connection = HubConnection(f"127.0.0.1:{self.environment['TIDEWATCH_HUB_PORT']}")
         self.broker = EmbeddedBroker(
             self.settings.hub_folder,
@@ -70,35 +48,10 @@ class System:
         finally:
             self.broker.stop()
 
-    def start_host(self, wrapper: Sequence[str] = (), **environment: str) -> "Host":
-        host = Host(self, wrapper, environment)
+    def start_host(self, wrapper: Sequence[str] = (), arguments: Sequence[str] = (), **environment: str) -> "Host":
+        host = Host(self, wrapper, arguments, environment)
         self._hosts.append(host)
         return host
-
-    def command(self, *arguments: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command_line(*arguments),
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    def start_command(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        environment = {**os.environ, **self.environment}
-        return subprocess.Popen(self.command_line(*arguments), env=environment, text=True, **options)
-
-    @staticmethod
-    def command_line(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "orchestration.command", *arguments]
-
-    def audit(self, ledger: Path, wait: float = 120) -> dict[str, Any]:
-        done = self.command("audit", str(ledger), "--json", "--wait", str(wait))
-        assert done.stdout, done.stderr
-        result: dict[str, Any] = json.loads(done.stdout)
-        assert (done.returncode == 0) == result["clean"]
-        return result
 
     def publish(self, records: Sequence[Record]) -> list[Receipt]:
         """The receipts, in the order of the records."""
@@ -111,20 +64,22 @@ class System:
         return cast("list[Receipt]", receipts)
 
     def total_rows(self) -> int:
-        progress = StreamProgress.read(self.files.progress)
+        progress = self.progress()
         return sum(query.total_rows for query in progress.queries.values()) if progress else 0
 
 
 class Host:
     """A stream host, started as the Dagster op starts it but without Dagster."""
 
-    def __init__(self, system: System, wrapper: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, system: System, wrapper: Sequence[str], arguments: Sequence[str], environment: dict[str, str]
+    ) -> None:
         self._system = system
         self.log = system.home / f"host-{time.monotonic_ns()}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "streaming", "bronze"],
+                [*wrapper, sys.executable, "-m", "streaming", "bronze", *arguments],
                 env={**os.environ, **system.environment, **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -155,4 +110,4 @@ class Host:
         if self.identity is not None:
             end_group(self.identity, grace_seconds=0)
         self.process.wait()
-        wait_for("the lease is free", lambda: not is_held(self._system.files.lease), 10)
+        wait_for("the lease is free", lambda: not is_held(self._system.files().lease), 10)

@@ -14,11 +14,11 @@ from streaming.failures import Failure, FailureClass, classify
     [
         ("Some data may have been lost because they are not available in Kafka", "SOURCE_DATA_LOST", "retention"),
         ("Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: no", "SETTINGS", "refused the login"),
-        ("Caused by: java.io.IOException: No space left on device", "TRANSIENT", "The disk is full"),
-        ("java.io.FileNotFoundException: /lake/x (Permission denied)", "TRANSIENT", "can't be written"),
-        ("org.apache.hadoop.fs.ParentNotDirectoryException: /lake", "TRANSIENT", "can't be written"),
+        ("Caused by: java.io.IOException: No space left on device", "SURROUNDINGS", "The disk is full"),
+        ("java.io.FileNotFoundException: /lake/x (Permission denied)", "SURROUNDINGS", "can't be written"),
+        ("org.apache.hadoop.fs.ParentNotDirectoryException: /lake", "SURROUNDINGS", "can't be written"),
         ("java.lang.IllegalStateException: Malformed log file offsets/7", "CHECKPOINT", "resume from its checkpoint"),
-        ("org.apache.kafka.common.errors.TimeoutException: Timed out", "TRANSIENT", "The hub does not answer"),
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out", "SURROUNDINGS", "The hub does not answer"),
         ("java.lang.OutOfMemoryError: Java heap space", "TRANSIENT", "TIDEWATCH_SPARK_DRIVER_MEMORY"),
         ("something nobody has seen", "TRANSIENT", "tried again by itself"),
     ],
@@ -53,7 +53,7 @@ def test_a_hub_that_went_away_is_no_damaged_checkpoint(spark: SparkSession, tmp_
         query.awaitTermination(60)
     assert "malformed" in str(failed.value)
     failure = classify(str(failed.value), "bronze", "clicks")
-    assert failure.kind is FailureClass.TRANSIENT
+    assert failure.kind is FailureClass.SURROUNDINGS
     assert "The hub does not answer" in failure.what
 
 

@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
+from bench.rig import wait_for
 from processes.child import end_group, spawn, wait_until_dead
 from processes.identity import ProcessIdentity
-from tests.system import wait_for
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bench.rig import wait_for
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Record
@@ -24,7 +25,6 @@ from streaming.checkpoints import CheckpointError
 from streaming.failures import FailureClass, classify
 from streaming.loss import Skipped, resume_points
 from streaming.queries import QueryContext, start_query
-from tests.system import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,15 @@ class Query:
 
     def start(self, plan: int = 1) -> StreamingQuery:
         partitions = partition_counts(self.connection)
-        now = datetime.now(UTC)
-        context = QueryContext(self.spark, self.settings, self.connection, partitions, lambda: self.stopping, now)
+        context = QueryContext(
+            self.spark,
+            self.settings,
+            self.connection,
+            partitions,
+            stopping=lambda: self.stopping,
+            check_lease=lambda: None,
+            now=datetime.now(UTC),
+        )
         return start_query(context, STREAM, replace(self.spec, plan=plan))
 
     def publish(self, *bodies: bytes) -> None:

@@ -15,7 +15,8 @@ MAY_IMPORT = {
     "lake": EVERYWHERE,
     "streaming": EVERYWHERE | {"hub", "lake", "ml"},
     "assets": EVERYWHERE | {"lake", "streaming", "ml"},
-    "orchestration": EVERYWHERE | {"hub", "lake", "streaming", "ml", "assets"},
+    "orchestration": EVERYWHERE | {"hub", "lake", "streaming", "ml", "assets", "bench"},
+    "bench": EVERYWHERE | {"hub", "lake", "streaming", "ml", "assets", "orchestration"},
 }
 WITHOUT_DAGSTER = {"settings", "processes", "hub", "lake", "streaming"}
 WITHOUT_DATAFRAMES = {"assets", "orchestration"}

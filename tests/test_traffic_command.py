@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.rig import wait_for
 from hub import INPUT_HUBS
 from hub.ledger import TRACE_HEADER, digest, read_ledger
 from hub.topics import partition_counts
-from tests.system import System, wait_for
+from tests.system import System
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from bench import BENCHES
 from settings import Settings, SettingsError, load_settings
 
 HUB_CHOICES = click.Choice(["clicks", "heartbeats", "sensors", "all"])
@@ -55,8 +56,33 @@ def status(as_json: bool) -> None:
     """Show every stream: state, age of the last batch, rows a second, lag, state size."""
     from orchestration.command.status import as_table, stream_states, to_json
 
-    states = stream_states(settings_or_exit())
+    settings = settings_or_exit()
+    if not settings.run_folder.exists():
+        raise click.ClickException(
+            f"There is no Tidewatch at {settings.home}: call this where `make up` was called, or set TIDEWATCH_HOME."
+        )
+    states = stream_states(settings)
     click.echo(to_json(states) if as_json else as_table(states))
+
+
+@tidewatch.command()
+def metrics() -> None:
+    """Serve the figures to Prometheus until Ctrl-C, where `tidewatch up` does not run."""
+    from orchestration.metrics import serve_metrics
+
+    settings = settings_or_exit()
+    try:
+        server, thread = serve_metrics(settings)
+    except OSError as error:
+        raise click.ClickException(
+            f"{settings.metrics.host}:{settings.metrics.port} can't be used ({error.strerror}): stop the program that "
+            "has it, or set TIDEWATCH_METRICS_PORT."
+        ) from None
+    click.echo(f"http://{settings.metrics.host}:{settings.metrics.port}/metrics")
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
 
 
 @tidewatch.command()
@@ -120,3 +146,22 @@ def audit(ledger: Path, as_json: bool, wait_seconds: float) -> None:
         raise click.ClickException(str(error)) from None
     click.echo(to_json(result) if as_json else as_report(result))
     sys.exit(0 if result.clean else 1)
+
+
+@tidewatch.command()
+@click.argument("name", type=click.Choice([*BENCHES, "all"]))
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Measurements of each side.")
+@click.option("--json", "json_file", type=FILE, help="Write the figures here.")
+def bench(name: str, runs: int, json_file: Path | None) -> None:
+    """Measure the system in a temporary home; exit 1 when a figure misses its bar."""
+    import importlib
+    import json
+
+    results = []
+    for each in BENCHES if name == "all" else (name,):
+        results.append(importlib.import_module(f"bench.{each}").measure(runs, click.echo))
+        click.echo("\n".join(results[-1].lines()))
+    if json_file is not None:
+        written = [result.to_dict() for result in results]
+        json_file.write_text(json.dumps(written if name == "all" else written[0], indent=2))
+    sys.exit(0 if all(result.ok for result in results) else 1)

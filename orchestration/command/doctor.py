@@ -40,6 +40,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield _port(settings.hub.controller_port, "TIDEWATCH_HUB_CONTROLLER_PORT")
     if not _up_runs(settings):
         yield _port(settings.dagster.port, "TIDEWATCH_DAGSTER_PORT", settings.dagster.host)
+        yield _port(settings.metrics.port, "TIDEWATCH_METRICS_PORT", settings.metrics.host)
 
 
 def _java() -> Finding:

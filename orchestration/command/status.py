@@ -1,4 +1,4 @@
-"""`tidewatch status`: every stream as its lease, progress and failure files tell."""
+"""`tidewatch status`: every stream as the supervisor and its own files tell."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -8,11 +8,13 @@ from settings import Settings
 from streaming.catalog import STREAMS
 from streaming.failures import Failure
 from streaming.files import StreamFiles
+from streaming.health import StreamHealth
 from streaming.lease import is_held
 from streaming.progress import QueryProgress, StreamProgress
 
-STOPPED = "stopped"
-FAILED = "failed"
+UNSUPERVISED = "unsupervised"
+"""Nobody looked for a while: the daemon does not run."""
+LOOK_AGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,9 @@ class QueryState:
     batch: int | None
     batch_age_seconds: float | None
     rows_per_second: float
-    lag_records: int
-    lag_seconds: float
+    lag_records: int | None
+    lag_seconds: float | None
+    retention_left_seconds: float | None
     state_rows: int
     state_bytes: int
     total_rows: int
@@ -34,6 +37,9 @@ class StreamState:
     state: str
     note: str | None = None
     run_id: str | None = None
+    attempt: int = 1
+    next_attempt_at: str | None = None
+    unread_kept_until: str | None = None
     queries: list[QueryState] = field(default_factory=list)
 
 
@@ -47,32 +53,53 @@ def to_json(states: list[StreamState]) -> str:
 
 
 def as_table(states: list[StreamState]) -> str:
-    lines = [f"{'stream':<12} {'query':<12} {'state':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'state':>10}"]
+    lines = [f"{'stream':<12} {'query':<12} {'is':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'state':>10}"]
     for state in states:
         lines.append(f"{state.stream:<12} {'':<12} {state.state:<20}")
         for query in state.queries:
             age = "-" if query.batch_age_seconds is None else f"{query.batch_age_seconds:.0f} s"
-            lag = f"{query.lag_records:,} ({query.lag_seconds:.0f} s)"
+            lag = "-" if query.lag_records is None else f"{query.lag_records:,} ({query.lag_seconds or 0:.0f} s)"
             size = f"{query.state_bytes / 2**20:.1f} MB" if query.state_bytes else "-"
             lines.append(
                 f"{'':<12} {query.name:<12} {'':<20} {age:>10} {query.rows_per_second:>9,.1f} {lag:>16} {size:>10}"
             )
         if state.note:
             lines.append(f"  {state.note}")
+        if state.attempt > 1:
+            lines.append(f"  attempt {state.attempt} in a row")
+        if state.unread_kept_until:
+            lines.append(f"  the hub keeps what is not read yet at least until {state.unread_kept_until[:19]} UTC")
     return "\n".join(lines)
 
 
 def _state(files: StreamFiles, now: datetime) -> StreamState:
-    progress = StreamProgress.read(files.progress)
-    if not is_held(files.lease):
-        failure = Failure.read(files.failure)
-        if failure is not None:
-            return StreamState(files.stream, FAILED, note=str(failure))
-        return StreamState(files.stream, STOPPED)
-    if progress is None:
-        return StreamState(files.stream, "starting")
-    queries = [_query_state(name, query, now) for name, query in progress.queries.items()]
-    return StreamState(files.stream, progress.phase, progress.note, progress.run_id, queries)
+    held = is_held(files.lease)
+    progress = StreamProgress.read(files.progress) if held else None
+    queries = [_query_state(name, query, now) for name, query in progress.queries.items()] if progress else []
+    health = StreamHealth.read(files.health)
+    if health is None or (now - datetime.fromisoformat(health.looked_at)).total_seconds() > LOOK_AGE_SECONDS:
+        return _unsupervised(files, held, progress, queries)
+    return StreamState(
+        files.stream,
+        str(health.state),
+        health.sentence or None,
+        health.run_id,
+        health.attempt,
+        health.next_attempt_at,
+        health.unread_kept_until,
+        queries,
+    )
+
+
+def _unsupervised(
+    files: StreamFiles, held: bool, progress: StreamProgress | None, queries: list[QueryState]
+) -> StreamState:
+    if held:
+        note = f"its host is {progress.phase if progress else 'starting'}, but no supervisor looks after it"
+        return StreamState(files.stream, UNSUPERVISED, note, progress.run_id if progress else None, queries=queries)
+    failure = Failure.read(files.failure)
+    note = "it does not run, and no supervisor looks after it: start `tidewatch up`"
+    return StreamState(files.stream, UNSUPERVISED, f"{note}. It last failed: {failure}" if failure else note)
 
 
 def _query_state(name: str, query: QueryProgress, now: datetime) -> QueryState:
@@ -84,6 +111,7 @@ def _query_state(name: str, query: QueryProgress, now: datetime) -> QueryState:
         rows_per_second=query.input_rows_per_second,
         lag_records=query.lag_records,
         lag_seconds=query.lag_seconds,
+        retention_left_seconds=query.retention_left_seconds(),
         state_rows=query.state_rows,
         state_bytes=query.state_bytes,
         total_rows=query.total_rows,

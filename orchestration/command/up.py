@@ -16,7 +16,7 @@ from hub.broker import BrokerError, EmbeddedBroker
 from hub.connection import HubConnection
 from hub.topics import HubUnreachable, create_missing_topics
 from orchestration.command.services import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, Service, ServiceError, say
-from orchestration.command.status import STOPPED, stream_states
+from orchestration.command.status import UNSUPERVISED, stream_states
 from orchestration.drain import drain_streams
 from processes.identity import ProcessIdentity
 from processes.java import JavaMissing
@@ -81,6 +81,11 @@ def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.
             f"{settings.dagster.host}:{settings.dagster.port} can't be used for the Dagster UI ({reason}): "
             "stop the program that has it, or set TIDEWATCH_DAGSTER_PORT."
         )
+    if reason := why_taken(settings.metrics.port, settings.metrics.host):
+        raise UpError(
+            f"{settings.metrics.host}:{settings.metrics.port} can't be used for the metrics ({reason}): "
+            "stop the program that has it, or set TIDEWATCH_METRICS_PORT."
+        )
     broker = _start_broker(settings, running) if settings.hub.embedded else None
     create_missing_topics(HubConnection.from_settings(settings.hub), settings.hub, INPUT_HUBS)
     code_port = free_port()
@@ -99,6 +104,7 @@ def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.
     for service in services[2:]:
         service.start()
         running.callback(service.stop)
+    _serve_metrics(settings, running)
     _announce(settings, traffic)
     webserver.wait_until(_web_answers(settings), stop.wait)
     if not stop.requested:
@@ -168,11 +174,9 @@ class BrokerKeeper:
 
 def _dagster_services(settings: Settings, code_port: int) -> tuple[Service, Service, Service]:
     """Code server, webserver and daemon. The two share the one code server, which saves memory."""
-    from orchestration.instance import settle_lost_runs, write_instance, write_workspace  # imports Dagster
+    from orchestration.instance import write_instance, write_workspace  # imports Dagster
 
     write_instance(settings)
-    for run in settle_lost_runs(settings):
-        say(f"Run {run} was cut off with the last start; its stream starts again")
     workspace = str(write_workspace(settings, code_port))
     code = ["api", "grpc", "-m", "orchestration.definitions", "-h", "127.0.0.1", "-p", str(code_port)]
     web = ["-h", settings.dagster.host, "-p", str(settings.dagster.port), "-w", workspace]
@@ -192,6 +196,15 @@ def _service(settings: Settings, name: str, module: str, *arguments: str) -> Ser
     return Service(name, [sys.executable, "-m", module, *arguments], log, environment)
 
 
+def _serve_metrics(settings: Settings, running: contextlib.ExitStack) -> None:
+    from orchestration.metrics import serve_metrics
+
+    server, thread = serve_metrics(settings)
+    running.callback(thread.join)
+    running.callback(server.server_close)
+    running.callback(server.shutdown)
+
+
 def _web_answers(settings: Settings) -> Callable[[], bool]:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/server_info"
 
@@ -209,6 +222,7 @@ def _announce(settings: Settings, traffic: bool) -> None:
     hub = HubConnection.from_settings(settings.hub).servers
     lines = [
         f"  Dagster UI  http://{settings.dagster.host}:{settings.dagster.port}",
+        f"  metrics     http://{settings.metrics.host}:{settings.metrics.port}/metrics",
         f"  hub         {hub}{' (embedded Kafka broker)' if settings.hub.embedded else ''}",
         f"  lake        {settings.lake_root}",
         f"  logs        {settings.run_folder / 'logs'}",
@@ -221,6 +235,6 @@ def _announce(settings: Settings, traffic: bool) -> None:
 
 def _tell_changes(settings: Settings, told: dict[str, str]) -> None:
     for state in stream_states(settings):
-        if told.get(state.stream, STOPPED) != state.state:
+        if told.get(state.stream, UNSUPERVISED) != state.state:
             say(f"{state.stream}: {state.state}{f' ({state.note})' if state.note else ''}")
         told[state.stream] = state.state

@@ -1,0 +1,82 @@
+"""Ends a stream's processes for good, by their identities, and then its run."""
+
+import time
+from collections.abc import Callable
+
+from dagster import DagsterInstance, DagsterRunStatus
+
+from orchestration import tags
+from orchestration.sight import Sight
+from processes.child import end_group, groups_below, kill
+from settings import Settings
+from streaming.files import StreamFiles, replace_text
+from streaming.lease import Holder, is_held
+
+OWN_END_SECONDS = 3.0
+LEASE_SECONDS = 3.0
+
+
+def end_active_run(
+    instance: DagsterInstance, settings: Settings, sight: Sight, reason: str, kind: str, query: str | None = None
+) -> bool:
+    """True when every process of the run is gone, the lease is free and the run has ended with the reason.
+
+    False where that takes longer: a later call goes on.
+    """
+    run = sight.run
+    assert run is not None
+    canceling = run.status is DagsterRunStatus.CANCELING
+    files = StreamFiles(settings.run_folder, run.job_name)
+    if not canceling:
+        tags.note(instance, run.run_id, failure=kind, reason=reason, **({"query": query} if query else {}))
+    replace_text(files.revoked, run.run_id)  # whatever is left of it somewhere ends itself
+    if sight.worker is not None:
+        for host in groups_below(sight.worker):
+            end_group(host, grace_seconds=0)
+    if sight.holder is not None and sight.holder.run_id == run.run_id:
+        _end_holder(sight.holder)
+        if not _lease_is_free(settings, run.job_name):
+            return False
+    # A worker in good order sees its host end and ends the run itself, and Dagster sees the end of most that are not.
+    _wait(OWN_END_SECONDS, lambda: _has_ended(instance, run.run_id))
+    if sight.worker is not None and not _has_ended(instance, run.run_id):
+        kill(sight.worker)
+    if not _has_ended(instance, run.run_id):
+        if canceling:
+            instance.report_run_canceled(run, reason)
+        else:
+            instance.report_run_failed(run, reason)
+    return True
+
+
+def end_leftover(settings: Settings, sight: Sight, stream: str) -> bool:
+    """Ends a host that outlived its run. True when the lease is free."""
+    if sight.holder is not None:
+        if sight.holder.run_id is not None:
+            replace_text(StreamFiles(settings.run_folder, stream).revoked, sight.holder.run_id)
+        _end_holder(sight.holder)
+    return _lease_is_free(settings, stream)
+
+
+def _end_holder(holder: Holder) -> None:
+    members = [holder.jvm] if holder.jvm else []
+    end_group(holder.host, *members, grace_seconds=0)
+
+
+def _lease_is_free(settings: Settings, stream: str) -> bool:
+    lease = StreamFiles(settings.run_folder, stream).lease
+    return _wait(LEASE_SECONDS, lambda: not is_held(lease))
+
+
+def _has_ended(instance: DagsterInstance, run_id: str) -> bool:
+    run = instance.get_run_by_id(run_id)
+    return run is None or run.is_finished
+
+
+def _wait(seconds: float, until: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

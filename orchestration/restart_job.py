@@ -1,0 +1,56 @@
+"""A job that lets streams take up new code: each stops after its running batch, and the supervisor starts it again."""
+
+import os
+import signal
+import time
+
+from dagster import Config, Failure, JobDefinition, OpExecutionContext, in_process_executor, job, op
+from pydantic import Field
+
+from orchestration.sight import CLOSING_SECONDS
+from settings import Settings, load_settings
+from streaming.catalog import STREAMS
+from streaming.files import StreamFiles
+from streaming.lease import Holder, is_held
+
+
+class RestartConfig(Config):
+    streams: list[str] = Field(list(STREAMS), description="The streams to restart; all if left out")
+
+
+def restart_job() -> JobDefinition:
+    @op(description="Stops the running ones of the streams in order; streams that do not run are left alone.")
+    def drain(context: OpExecutionContext, config: RestartConfig) -> None:
+        unknown = [stream for stream in config.streams if stream not in STREAMS]
+        if unknown:
+            raise Failure(f"There is no stream {', '.join(unknown)}: there are {', '.join(STREAMS)}.")
+        settings = load_settings()
+        for stream in config.streams:
+            context.log.info(drain_stream(settings, stream))
+
+    @job(
+        name="restart",
+        description="Lets streams take up new code: each stops after its running batch and is started again.",
+        executor_def=in_process_executor,
+    )
+    def restart() -> None:
+        drain()
+
+    return restart
+
+
+def drain_stream(settings: Settings, stream: str) -> str:
+    """Returns when the stream has stopped; what was done, in a sentence."""
+    lease = StreamFiles(settings.run_folder, stream).lease
+    holder = Holder.read(lease) if is_held(lease) else None
+    if holder is None or not holder.host.is_alive():
+        return f"{stream} does not run, so it is left alone"
+    if holder.run_id is None:
+        return f"{stream} is held by process {holder.host.pid}, which was started by hand, so it is left alone"
+    os.kill(holder.host.pid, signal.SIGTERM)
+    deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
+    while is_held(lease) and Holder.read(lease) == holder:
+        if time.monotonic() > deadline:
+            raise Failure(f"{stream} did not stop in time; terminate its run, then launch it.")
+        time.sleep(0.1)
+    return f"{stream} has stopped after its running batch; the supervisor starts it again"
