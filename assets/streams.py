@@ -137,7 +137,7 @@ def figures(query: QueryProgress) -> dict[str, float | int | None]:
 
 def _metadata(query: QueryProgress) -> dict[str, MetadataValue]:
     return {
-        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
+        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(round(value, 3))
         for name, value in figures(query).items()
         if value is not None
     }

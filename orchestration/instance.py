@@ -31,6 +31,7 @@ def instance_configuration(settings: Settings) -> dict[str, Any]:
     ticks = settings.dagster.tick_days
     return {
         "telemetry": {"enabled": False},
+        "nux": {"enabled": False},  # no invitation to a newsletter over the first page
         "storage": {"sqlite": {"base_dir": str(settings.dagster_home / "storage")}},
         "run_queue": {"dequeue_use_threads": True, "dequeue_num_workers": 4, "dequeue_interval_seconds": 1},
         "concurrency": {
