@@ -1,7 +1,7 @@
 """The hubs and the tables that streams write, as assets; a stream's progress and health as what is seen of them."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from dagster import (
     AssetCheckEvaluation,
@@ -25,7 +25,7 @@ HEALTH_CHECK = "stream_health"
 WELL = {HealthState.STARTING, HealthState.RUNNING, HealthState.CATCHING_UP, HealthState.STOPPING}
 WARNING = {HealthState.BACKING_OFF, HealthState.STOPPED}
 """Not well, but either by a person's will or to be tried again by itself."""
-LOOK_AGE = timedelta(minutes=2)
+LOOK_AGE_SECONDS = 120.0
 
 
 def stream_asset_specs() -> list[AssetSpec]:
@@ -84,7 +84,7 @@ def _health_check(stream: StreamSpec, query: QuerySpec) -> AssetChecksDefinition
     )
     def check() -> AssetCheckResult:
         health = StreamHealth.read(StreamFiles(load_settings().run_folder, stream.name).health)
-        if health is None or datetime.now(UTC) - datetime.fromisoformat(health.looked_at) > LOOK_AGE:
+        if health is None or health.age_seconds(datetime.now(UTC)) > LOOK_AGE_SECONDS:
             return AssetCheckResult(
                 passed=False,
                 severity=AssetCheckSeverity.WARN,

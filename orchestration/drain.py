@@ -29,13 +29,13 @@ def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None])
         # Looked for again and again: a run may be about to start its host.
         found = (*_lease_holders(settings), *_hosts_below(launcher))
         hosts = {host for host in found if host.is_alive()}
-        told_before = set(told)
-        for host in hosts - told_before:
+        new = hosts - told
+        for host in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(host.pid, signal.SIGTERM)
-        told |= hosts
+        told |= new
         # A host's run may be a child of an earlier launcher, which ended while the run went on.
-        workers |= {worker for host in hosts - told_before if (worker := _parent(host)) is not None}
+        workers |= {worker for host in new if (worker := _parent(host)) is not None}
         if not any(process.is_alive() for process in told | workers) and not _run_workers(launcher):
             return
         time.sleep(0.1)

@@ -1,13 +1,10 @@
 """Ends a stream's processes for good, by their identities, and then its run."""
 
-import time
-from collections.abc import Callable
-
 from dagster import DagsterInstance, DagsterRunStatus
 
 from orchestration import tags
-from orchestration.sight import Sight
-from processes.child import end_group, groups_below, kill
+from orchestration.sight import OVER, Sight, run_status
+from processes.child import end_group, groups_below, kill, wait_until
 from settings import Settings
 from streaming.files import StreamFiles, replace_text
 from streaming.lease import Holder, is_held
@@ -38,10 +35,10 @@ def end_active_run(
         if not _lease_is_free(settings, run.job_name):
             return False
     # A worker in good order sees its host end and ends the run itself, and Dagster sees the end of most that are not.
-    _wait(OWN_END_SECONDS, lambda: _has_ended(instance, run.run_id))
-    if sight.worker is not None and not _has_ended(instance, run.run_id):
+    wait_until(lambda: run_status(instance, run.run_id) in OVER, OWN_END_SECONDS)
+    if sight.worker is not None and run_status(instance, run.run_id) not in OVER:
         kill(sight.worker)
-    if not _has_ended(instance, run.run_id):
+    if run_status(instance, run.run_id) not in OVER:
         if canceling:
             instance.report_run_canceled(run, reason)
         else:
@@ -65,18 +62,4 @@ def _end_holder(holder: Holder) -> None:
 
 def _lease_is_free(settings: Settings, stream: str) -> bool:
     lease = StreamFiles(settings.run_folder, stream).lease
-    return _wait(LEASE_SECONDS, lambda: not is_held(lease))
-
-
-def _has_ended(instance: DagsterInstance, run_id: str) -> bool:
-    run = instance.get_run_by_id(run_id)
-    return run is None or run.is_finished
-
-
-def _wait(seconds: float, until: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not until():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return wait_until(lambda: not is_held(lease), LEASE_SECONDS)

@@ -56,7 +56,7 @@ class StreamCollector(Collector):
                 for each in HealthState:
                     state.add_metric([name, str(each)], float(each is health.state))
                 attempt.add_metric([name], health.attempt)
-                looked.add_metric([name], _age(health))
+                looked.add_metric([name], health.age_seconds(datetime.now(UTC)))
                 for action, count in sorted(health.counts.items()):
                     done.add_metric([name, action], count)
         return [up, state, attempt, looked, done, *self._query_metrics()]
@@ -98,7 +98,3 @@ def _running_queries(settings: Settings) -> Iterable[tuple[str, str, QueryProgre
         progress = StreamProgress.read(files.progress) if is_held(files.lease) else None
         for query, done in (progress.queries if progress else {}).items():
             yield name, query, done
-
-
-def _age(health: StreamHealth) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(health.looked_at)).total_seconds()

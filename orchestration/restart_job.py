@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 
 from dagster import Config, Failure, JobDefinition, OpExecutionContext, in_process_executor, job, op
 from pydantic import Field
 
 from orchestration.sight import CLOSING_SECONDS
+from processes.child import wait_until
 from settings import Settings, load_settings
 from streaming.catalog import STREAMS
 from streaming.files import StreamFiles
@@ -48,9 +48,10 @@ def drain_stream(settings: Settings, stream: str) -> str:
     if holder.run_id is None:
         return f"{stream} is held by process {holder.host.pid}, which was started by hand, so it is left alone"
     os.kill(holder.host.pid, signal.SIGTERM)
-    deadline = time.monotonic() + settings.stream.stop_seconds + CLOSING_SECONDS
-    while is_held(lease) and Holder.read(lease) == holder:
-        if time.monotonic() > deadline:
-            raise Failure(f"{stream} did not stop in time; terminate its run, then launch it.")
-        time.sleep(0.1)
+
+    def stopped() -> bool:
+        return not is_held(lease) or Holder.read(lease) != holder
+
+    if not wait_until(stopped, settings.stream.stop_seconds + CLOSING_SECONDS):
+        raise Failure(f"{stream} did not stop in time; terminate its run, then launch it.")
     return f"{stream} has stopped after its running batch; the supervisor starts it again"

@@ -12,6 +12,7 @@ from dagster import (
     DagsterInstance,
     DefaultSensorStatus,
     RunRequest,
+    RunsFilter,
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
@@ -56,7 +57,7 @@ def stream_sensor(stream: StreamSpec, clock: Callable[[], datetime] = utc_now) -
         events = tick.events(sight, decision, Reported.from_cursor(context.cursor))
         if isinstance(decision, Start):
             return SensorResult(
-                run_requests=[run_request(stream, sight, decision)],
+                run_requests=[run_request(context.instance, stream, decision)],
                 asset_events=events.all,
                 cursor=events.reported.to_cursor(),
             )
@@ -67,12 +68,14 @@ def stream_sensor(stream: StreamSpec, clock: Callable[[], datetime] = utc_now) -
     return supervise
 
 
-def run_request(stream: StreamSpec, sight: Sight, start: Start) -> RunRequest:
+def run_request(instance: DagsterInstance, stream: StreamSpec, start: Start) -> RunRequest:
     """Its key is of the last run, so that one and the same state of things never starts two."""
     attempt = {tags.ATTEMPT: str(start.attempt), tags.FRUITLESS: str(start.fruitless)}
     if start.not_before is not None:
         attempt[tags.NOT_BEFORE] = start.not_before.isoformat()
-    return RunRequest(run_key=f"{stream.name}:{sight.newest_run_id or 'first'}", tags=attempt)
+    newest = instance.get_run_records(RunsFilter(job_name=stream.name), limit=1)
+    last = newest[0].dagster_run.run_id if newest else "first"
+    return RunRequest(run_key=f"{stream.name}:{last}", tags=attempt)
 
 
 @dataclass(frozen=True)

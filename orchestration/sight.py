@@ -32,7 +32,8 @@ STATES = {
     DagsterRunStatus.CANCELED: RunState.CANCELED,
     DagsterRunStatus.FAILURE: RunState.FAILED,
 }
-ACTIVE = [status for status in DagsterRunStatus if STATES.get(status) not in FINISHED]
+OVER = {status for status, state in STATES.items() if state in FINISHED}
+ACTIVE = [status for status in DagsterRunStatus if status not in OVER]
 FOR_A_PERSON = {kind.name for kind in (FailureClass.SETTINGS, FailureClass.CHECKPOINT, FailureClass.SOURCE_DATA_LOST)}
 UNEXPLAINED = "The process of its run was killed, or its machine went down."
 
@@ -42,7 +43,6 @@ class Sight:
     seen: Seen
     run: DagsterRun | None
     """The run that `seen` tells of."""
-    newest_run_id: str | None
     worker: ProcessIdentity | None
     holder: Holder | None
     """Who holds the lease now."""
@@ -87,15 +87,19 @@ def look(instance: DagsterInstance, settings: Settings, stream: StreamSpec, now:
         seen_run = _seen_run(instance, record, worker, progress, Failure.read(files.failure), now)
         if seen_run.state in (RunState.FAILED, RunState.ENDED) and _was_terminated(instance, seen_run.run_id):
             seen_run = replace(seen_run, state=RunState.CANCELED)
-    newest = instance.get_run_records(RunsFilter(job_name=stream.name), limit=1)
     return Sight(
         seen=Seen(seen_run, lease, _seen_host(progress)),
         run=run,
-        newest_run_id=newest[0].dagster_run.run_id if newest else None,
         worker=worker,
         holder=holder,
         progress=progress,
     )
+
+
+def run_status(instance: DagsterInstance, run_id: str) -> DagsterRunStatus:
+    """A run that somebody deleted counts as canceled."""
+    run = instance.get_run_by_id(run_id)
+    return run.status if run is not None else DagsterRunStatus.CANCELED
 
 
 def choose(active_newest_first: Sequence[RunRecord], holder: Holder | None) -> RunRecord | None:

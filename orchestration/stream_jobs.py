@@ -24,7 +24,7 @@ from dagster import (
 )
 
 from orchestration import tags
-from orchestration.sight import CLOSING_SECONDS
+from orchestration.sight import CLOSING_SECONDS, OVER, run_status
 from processes.child import end_group, spawn
 from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError, load_settings
@@ -35,8 +35,6 @@ from streaming.lease import Holder, is_held
 
 HOST_LINE = re.compile(r"\S+Z (?P<level>INFO|WARNING|ERROR) (?P<message>.*)")
 RUN_LOOK_SECONDS = 5.0
-LONGEST_REASON = 1000
-OVER = {DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
 ENDING = OVER | {DagsterRunStatus.CANCELING}
 
 log = logging.getLogger("tidewatch")
@@ -70,17 +68,17 @@ def host_until_it_ends(context: OpExecutionContext, stream: str) -> None:
         code = _host(context, settings, stream)
     except SettingsError as error:
         reason = f"{error} Correct the setting and launch the stream again."
-        tags.note(instance, run_id, failure=failures.FailureClass.SETTINGS.name, reason=reason[:LONGEST_REASON])
+        tags.note(instance, run_id, failure=failures.FailureClass.SETTINGS.name, reason=reason)
         raise Failure(reason, metadata={"class": "SETTINGS"}, allow_retries=False) from None
     except Failure:
         raise
     except Exception as error:
         reason = f"The run of {stream} failed before or beside its host: {type(error).__name__}: {error}"
-        tags.note(instance, run_id, failure=tags.LOST, reason=reason[:LONGEST_REASON])
+        tags.note(instance, run_id, failure=tags.LOST, reason=reason)
         raise
     if code != 0:
         raise _failure(instance, settings, stream, run_id, code)
-    if _status(instance, run_id) is DagsterRunStatus.CANCELING:
+    if run_status(instance, run_id) is DagsterRunStatus.CANCELING:
         # Terminated through a code server that did not know this process: it ends as if the signal had come.
         raise DagsterExecutionInterruptedError
 
@@ -88,7 +86,7 @@ def host_until_it_ends(context: OpExecutionContext, stream: str) -> None:
 def _host(context: OpExecutionContext, settings: Settings, stream: str) -> int:
     """The exit code of the host, which is gone when this returns or raises."""
     instance, run_id = context.instance, context.run_id
-    if _status(instance, run_id) in OVER:
+    if run_status(instance, run_id) in OVER:
         raise Failure(f"Run {run_id} was ended before its host was started.", allow_retries=False)
     command = [sys.executable, "-m", "streaming", stream, "--run-id", run_id]
     environment = {"TIDEWATCH_HOME": str(settings.home)}
@@ -124,7 +122,7 @@ def _wait_for_one_that_is_ending(context: OpExecutionContext, settings: Settings
     deadline = time.monotonic() + settings.stream.stop_seconds + 2 * CLOSING_SECONDS
     while is_held(lease) and time.monotonic() < deadline:
         holder = Holder.read(lease)
-        if holder is None or holder.run_id is None or _status(context.instance, holder.run_id) not in ENDING:
+        if holder is None or holder.run_id is None or run_status(context.instance, holder.run_id) not in ENDING:
             return
         time.sleep(0.2)
 
@@ -139,7 +137,7 @@ def _ended_with_its_run(
     def watch() -> None:
         while host is not None and not over.wait(RUN_LOOK_SECONDS):
             try:
-                ending = _status(instance, run_id) in ENDING
+                ending = run_status(instance, run_id) in ENDING
             except Exception:
                 log.exception("Run %s can't be looked up; tried again", run_id)
                 continue
@@ -152,12 +150,6 @@ def _ended_with_its_run(
         yield
     finally:
         over.set()
-
-
-def _status(instance: DagsterInstance, run_id: str) -> DagsterRunStatus:
-    """A run that somebody deleted counts as canceled."""
-    run = instance.get_run_by_id(run_id)
-    return run.status if run is not None else DagsterRunStatus.CANCELED
 
 
 def _relay(context: OpExecutionContext, child: "subprocess.Popen[str]") -> None:
@@ -180,7 +172,7 @@ def _failure(instance: DagsterInstance, settings: Settings, stream: str, run_id:
         kind, reason = noted.get(tags.FAILURE, tags.KILLED), noted[tags.REASON]
     else:
         kind, reason = _class_and_reason(settings, stream, code)
-        tags.note(instance, run_id, failure=kind, reason=reason[:LONGEST_REASON])
+        tags.note(instance, run_id, failure=kind, reason=reason)
     return Failure(reason, metadata={"class": kind}, allow_retries=False)
 
 

@@ -11,7 +11,7 @@ STREAM_KIND = "stream"
 BATCH_KIND = "batch"
 
 OF = "tidewatch/of"
-"""The run that the following three are about: a re-executed run is born with the tags of its parent."""
+"""The run that the following four are about: a re-executed run is born with the tags of its parent."""
 WORKER = "tidewatch/worker"
 """The identity of the process that executes the run."""
 FAILURE = "tidewatch/failure"
@@ -31,10 +31,13 @@ KILLED = "KILLED"
 HUNG = "HUNG"
 LOST = "LOST"
 
+LONGEST = 1000
+
 
 def note(instance: DagsterInstance, run_id: str, **values: str) -> None:
     """Writes WORKER, FAILURE, REASON or QUERY of this very run."""
-    instance.add_run_tags(run_id, {OF: run_id, **{f"tidewatch/{name}": value for name, value in values.items()}})
+    noted = {f"tidewatch/{name}": value[:LONGEST] for name, value in values.items()}
+    instance.add_run_tags(run_id, {OF: run_id, **noted})
 
 
 def noted(run: DagsterRun) -> dict[str, str]:

@@ -89,8 +89,13 @@ def end_children() -> None:
 
 def wait_until_dead(process: ProcessIdentity, seconds: float) -> bool:
     """True when the process is gone in time."""
+    return wait_until(lambda: not process.is_alive(), seconds)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """True when the condition came to hold in time."""
     deadline = time.monotonic() + seconds
-    while process.is_alive():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

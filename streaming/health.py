@@ -3,6 +3,7 @@
 import enum
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +36,10 @@ class StreamHealth:
     """While it does not run: when the hub may delete the first record that is not read yet."""
     counts: dict[str, int] = field(default_factory=dict)
     """What the supervisor did since the file was made, by kind."""
+
+    def age_seconds(self, now: datetime) -> float:
+        """How long ago the supervisor looked."""
+        return (now - datetime.fromisoformat(self.looked_at)).total_seconds()
 
     def write(self, file: Path) -> None:
         replace_text(file, json.dumps(asdict(self)))

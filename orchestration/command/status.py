@@ -77,7 +77,7 @@ def _state(files: StreamFiles, now: datetime) -> StreamState:
     progress = StreamProgress.read(files.progress) if held else None
     queries = [_query_state(name, query, now) for name, query in progress.queries.items()] if progress else []
     health = StreamHealth.read(files.health)
-    if health is None or (now - datetime.fromisoformat(health.looked_at)).total_seconds() > LOOK_AGE_SECONDS:
+    if health is None or health.age_seconds(now) > LOOK_AGE_SECONDS:
         return _unsupervised(files, held, progress, queries)
     return StreamState(
         files.stream,
