@@ -77,9 +77,13 @@ class HubEnds:
             ) from error
 
 
-def retention_seconds(connection: HubConnection, topic: str) -> float | None:
-    """How long the hub keeps the topic's records; None where it keeps them for ever or does not tell."""
-    client = _admin(connection)
+def retention_seconds(connection: HubConnection, topics: Iterable[str]) -> dict[str, float | None]:
+    """How long the hub keeps each topic's records; None where it keeps them for ever or does not tell."""
+    client = _admin(connection)  # one for all of them: connecting is what takes time
+    return {topic: _retention_seconds(client, topic) for topic in topics}
+
+
+def _retention_seconds(client: AdminClient, topic: str) -> float | None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         configuration = client.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result()

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,14 +17,10 @@ LOOK_SECONDS = 1.0
 UNSURE_LOOKS = 10
 
 
-def guard(
-    lease: Lease, revoked: Path, run_id: str | None, end: Callable[[str], object] | None = None
-) -> threading.Thread:
+def guard(lease: Lease, revoked: Path, run_id: str | None) -> threading.Thread:
     """Watches the lease, the supervisor's word on the run, and the process whose child the host of a run is."""
     parent = os.getppid() if run_id else None
-    thread = threading.Thread(
-        target=_watch, args=(lease, revoked, run_id, parent, end or end_own_group), name="guard", daemon=True
-    )
+    thread = threading.Thread(target=_watch, args=(lease, revoked, run_id, parent), name="guard", daemon=True)
     thread.start()
     return thread
 
@@ -39,7 +34,7 @@ def end_own_group(reason: str) -> NoReturn:
     os._exit(int(FailureClass.LEASE_HELD))
 
 
-def _watch(lease: Lease, revoked: Path, run_id: str | None, parent: int | None, end: Callable[[str], object]) -> None:
+def _watch(lease: Lease, revoked: Path, run_id: str | None, parent: int | None) -> None:
     pause, unsure = threading.Event(), 0
     while not pause.wait(LOOK_SECONDS):
         try:
@@ -50,8 +45,7 @@ def _watch(lease: Lease, revoked: Path, run_id: str | None, parent: int | None, 
             log.warning("The lease can't be looked at: %s", error)
             reason = "the lease could not be looked at" if unsure >= UNSURE_LOOKS else None
         if reason is not None:
-            end(reason)
-            return
+            end_own_group(reason)
 
 
 def _why_not(lease: Lease, revoked: Path, run_id: str | None, parent: int | None) -> str | None:

@@ -165,9 +165,10 @@ class StreamHost:
         )
         spark.streams.addListener(progress)
         trigger = self._settings.bronze.trigger_seconds
+        kept = retention_seconds(connection, {spec.hub for spec in self._stream.queries})
         queries = []
         for spec in self._stream.queries:
-            progress.expect(spec.name, trigger, retention_seconds(connection, spec.hub))
+            progress.expect(spec.name, trigger, kept[spec.hub])
             try:
                 query = start_query(context, self._stream, spec)
             except CheckpointError as error:

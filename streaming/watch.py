@@ -196,11 +196,7 @@ def newest_records(event: SparkProgress) -> dict[str, str]:
     if row is None:
         return {}
     times: dict[str, datetime | None] = row.asDict()
-    return {name.removeprefix("p"): _utc(at).isoformat() for name, at in times.items() if at is not None}
-
-
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC)
+    return {name.removeprefix("p"): at.astimezone(UTC).isoformat() for name, at in times.items() if at is not None}
 
 
 def _growth(before: QueryProgress, hub_end: int, now: datetime) -> float:
