@@ -25,6 +25,14 @@ def guard(lease: Lease, revoked: Path, run_id: str | None) -> threading.Thread:
     return thread
 
 
+def check_or_end(lease: Lease) -> None:
+    """For what must not go on without the lease: ends this host at once when it is gone."""
+    try:
+        lease.check()
+    except LeaseLost as lost:
+        end_own_group(str(lost))
+
+
 def end_own_group(reason: str) -> NoReturn:
     """At once and without a word to the JVM, which may be stuck: whatever was running is done again by the next."""
     log.error("This host ends itself: %s", reason)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
 from streaming.failures import Failure, FailureClass, StreamFailed, classify
 from streaming.files import StreamFiles
-from streaming.guard import guard
+from streaming.guard import check_or_end, guard
 from streaming.hub_watch import watch_hubs
 from streaming.lease import Holder, Lease, LeaseHeld, describe_holder, is_held
 from streaming.progress import RUNNING, STOPPING, WAITING
@@ -161,7 +162,13 @@ class StreamHost:
         if partitions is None:
             return
         context = QueryContext(
-            spark, self._settings, connection, partitions, self._stop.is_set, lease.check, datetime.now(UTC)
+            spark,
+            self._settings,
+            connection,
+            partitions,
+            self._stop.is_set,
+            partial(check_or_end, lease),
+            datetime.now(UTC),
         )
         spark.streams.addListener(progress)
         trigger = self._settings.bronze.trigger_seconds

@@ -32,7 +32,7 @@ class QueryContext:
     """How many partitions each topic has now."""
     stopping: Callable[[], bool]
     check_lease: Callable[[], None]
-    """Raises when this host may write no more."""
+    """Does not return when this host may write no more."""
     now: datetime
 
 
