@@ -29,7 +29,7 @@ LOOK_AGE_SECONDS = 120.0
 
 
 def stream_asset_specs() -> list[AssetSpec]:
-    hubs = {query.hub for stream in STREAMS.values() for query in stream.queries}
+    hubs = {hub for stream in STREAMS.values() for hub in stream.hubs}
     return [
         *(
             AssetSpec(
@@ -39,14 +39,15 @@ def stream_asset_specs() -> list[AssetSpec]:
         ),
         *(
             AssetSpec(
-                table_key(query.table.name),
-                deps=[hub_key(query.hub)],
+                table_key(table.name),
+                deps=[source_key(query)],
                 group_name=stream.name,
                 kinds={"delta", "spark"},
-                description=query.table.description,
+                description=table.description,
             )
             for stream in STREAMS.values()
             for query in stream.queries
+            for table in query.tables
         ),
     ]
 
@@ -110,6 +111,10 @@ def _description(state: HealthState, sentence: str) -> str:
 
 def hub_key(hub: str) -> AssetKey:
     return AssetKey(["hub", hub])
+
+
+def source_key(query: QuerySpec) -> AssetKey:
+    return hub_key(query.hub) if query.hub is not None else table_key(query.source_name)
 
 
 def table_key(name: str) -> AssetKey:

@@ -54,6 +54,7 @@ class Home:
             "TIDEWATCH_HUB_CONTROLLER_PORT": str(free_port()),
             "TIDEWATCH_DAGSTER_PORT": str(free_port()),
             "TIDEWATCH_METRICS_PORT": str(free_port()),
+            "TIDEWATCH_SUPERVISOR_STREAMS": json.dumps([STREAM]),
             **environment,
         }
         self.settings = Settings(home=folder)
@@ -90,7 +91,10 @@ class Home:
             yield
         finally:
             sender.send_signal(signal.SIGINT)
-            sender.wait(60)
+            try:
+                sender.wait(60)
+            finally:
+                sender.kill()
 
     def audit(self, ledger: Path, wait: float = 120) -> dict[str, Any]:
         done = self.command("audit", str(ledger), "--json", "--wait", str(wait))

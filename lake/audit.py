@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -70,19 +71,19 @@ def audit_bronze(
                     audit.unconfirmed += 1
                 else:
                     audit.unexplained += 1
-                    _example(audit, f"unexplained: record {number} at partition {place[0]}, number {place[1]}")
+                    add_example(audit, f"unexplained: record {number} at partition {place[0]}, number {place[1]}")
             elif digest(row["body"]) != entry.digest:
                 audit.changed += 1
-                _example(audit, f"changed: record {entry.number} at partition {place[0]}, number {place[1]}")
+                add_example(audit, f"changed: record {entry.number} at partition {place[0]}, number {place[1]}")
             seen[place] += 1
     for place, times in seen.items():
         if times > 1:
             audit.duplicated += times - 1
-            _example(audit, f"duplicated: partition {place[0]}, number {place[1]}, {times} times")
+            add_example(audit, f"duplicated: partition {place[0]}, number {place[1]}, {times} times")
     for place, entry in expected.items():
         if place not in seen:
             audit.lost += 1
-            _example(audit, f"lost: record {entry.number} at partition {place[0]}, number {place[1]}")
+            add_example(audit, f"lost: record {entry.number} at partition {place[0]}, number {place[1]}")
     return audit
 
 
@@ -95,6 +96,11 @@ def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
     return found
 
 
+def rows_of(table: Table, lake_root: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for batch in _batches(table, lake_root, columns):
+        yield from batch.to_pylist()
+
+
 def _batches(table: Table, lake_root: str, columns: tuple[str, ...] = NEEDED) -> Iterator[pa.RecordBatch]:
     try:
         delta = DeltaTable(table.path(lake_root))
@@ -103,6 +109,6 @@ def _batches(table: Table, lake_root: str, columns: tuple[str, ...] = NEEDED) ->
     yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns))
 
 
-def _example(audit: TableAudit, text: str) -> None:
+def add_example(audit: TableAudit, text: str) -> None:
     if len(audit.examples) < EXAMPLES:
         audit.examples.append(text)

@@ -11,18 +11,24 @@ from typing import Any
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lake.tables import Table
+from lake.tables import Column, Table
 
 
 class SchemaMismatch(Exception):
     """Rows that do not have the table's columns."""
 
 
+def table_exists(spark: SparkSession, table: Table, lake_root: str) -> bool:
+    """Asks anew, since another process may have made it."""
+    return newest_version(spark, table, lake_root) >= 0
+
+
 def create_if_missing(spark: SparkSession, table: Table, lake_root: str) -> None:
     """Creates the table empty, so that it has its schema before its first row. An existing one is left alone."""
-    if _log(spark, table, lake_root).tableExists():
+    if table_exists(spark, table, lake_root):
         return
     builder = DeltaTable.createIfNotExists(spark).location(table.path(lake_root)).comment(table.description)
     for column in table.columns:
@@ -32,21 +38,42 @@ def create_if_missing(spark: SparkSession, table: Table, lake_root: str) -> None
     builder.partitionedBy(*table.partitioned_by).execute()
 
 
+def bring_up_to_date(spark: SparkSession, table: Table, lake_root: str) -> None:
+    """Creates the table, or adds the columns that it does not have yet. Nothing is taken away."""
+    create_if_missing(spark, table, lake_root)
+    there = {field.name.lower(): field for field in _schema(spark, table, lake_root)}
+    for wanted in spark.createDataFrame([], table.ddl).schema:
+        field = there.get(wanted.name.lower(), wanted)
+        if (field.name, field.dataType.simpleString()) != (wanted.name, wanted.dataType.simpleString()):
+            raise SchemaMismatch(
+                f"{table.name} has a column {field.name} {field.dataType.simpleString()}, so that it can't have one "
+                f"{wanted.name} {wanted.dataType.simpleString()}: what was written keeps its name and type."
+            )
+    missing = [column for column in table.columns if column.name.lower() not in there]
+    if missing:
+        added = ", ".join(f"`{column.name}` {column.type} COMMENT '{_escaped(column)}'" for column in missing)
+        spark.sql(f"ALTER TABLE delta.`{table.path(lake_root)}` ADD COLUMNS ({added})")
+
+
+def _escaped(column: Column) -> str:
+    return column.description.replace("\\", "\\\\").replace("'", "\\'")
+
+
 def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, version: int) -> bool:
     """Appends the rows in one commit, and returns False without writing when this writer already committed this
-    version or a later one.
+    version or a later one. Columns that only the table has become null.
 
     `writer` must never be reused for another sequence of versions: its rows would be dropped without a word.
     """
     spark = rows.sparkSession
     delta = _delta(spark)
     transaction = _log(spark, table, lake_root).startTransaction()
-    _refuse_other_columns(rows, table, transaction.metadata().schemaString())
+    fitted = _fitted(rows, table, StructType.fromJson(json.loads(transaction.metadata().schemaString())))
     if _last_version(transaction.snapshot(), writer) >= version:
         return False
     # Makes Delta refuse this commit when another of the same writer comes in between.
     transaction.readTxn().addOne(writer)
-    files = transaction.writeFiles(rows._jdf)
+    files = transaction.writeFiles(fitted._jdf)
     jvm = _jvm(spark)
     committed_at = jvm.scala.Some(round(time.time() * 1000))
     append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
@@ -55,45 +82,77 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
     return True
 
 
+def other_writers(spark: SparkSession, table: Table, lake_root: str, writer: str) -> bool:
+    """Whether somebody else than this writer has appended to the table."""
+    transactions = _transactions(_log(spark, table, lake_root).startTransaction().snapshot()).iterator()
+    while transactions.hasNext():
+        if transactions.next().appId() != writer:
+            return True
+    return False
+
+
 def committed_version(spark: SparkSession, table: Table, lake_root: str, writer: str) -> int | None:
     """The newest version that this writer committed to the table, None also where there is no table."""
-    log = _log(spark, table, lake_root)
-    if not log.tableExists():
+    if not table_exists(spark, table, lake_root):
         return None
+    log = _log(spark, table, lake_root)
     version = _last_version(log.startTransaction().snapshot(), writer)
     return None if version < 0 else version
 
 
 def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
     """Told from the log alone: a table with files counts."""
-    log = _log(spark, table, lake_root)
-    if not log.tableExists():
+    if not table_exists(spark, table, lake_root):
         return False
+    log = _log(spark, table, lake_root)
     snapshot = log.startTransaction().snapshot()
     checksum = snapshot.checksumOpt()
     files = checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()
     return int(files) > 0
 
 
-def _refuse_other_columns(rows: DataFrame, table: Table, schema: str) -> None:
+def newest_version(spark: SparkSession, table: Table, lake_root: str) -> int:
+    """-1 where there is no table."""
+    return int(_log(spark, table, lake_root).update(False, _none(spark), _none(spark)).version())
+
+
+def _fitted(rows: DataFrame, table: Table, schema: StructType) -> DataFrame:
     """Delta checks this above the transaction; below, files with other types would be written and break readers."""
-    wanted = [f"{field.name} {field.dataType.simpleString()}" for field in StructType.fromJson(json.loads(schema))]
-    found = [f"{field.name} {field.dataType.simpleString()}" for field in rows.schema]
-    if found != wanted:
-        raise SchemaMismatch(f"{table.name} has the columns {', '.join(wanted)}; not {', '.join(found)}.")
+    found = {field.name: field.dataType for field in rows.schema}
+    wanted = {field.name: field.dataType for field in schema}
+    wrong = [
+        name for name, kind in found.items() if name not in wanted or wanted[name].simpleString() != kind.simpleString()
+    ]
+    if wrong:
+        told = ", ".join(f"{name} {found[name].simpleString()}" for name in wrong)
+        raise SchemaMismatch(f"{table.name} has no such columns: {told}.")
+    if list(found) == list(wanted):
+        return rows
+    return rows.select(
+        *(F.col(f"`{name}`") if name in found else F.lit(None).cast(kind).alias(name) for name, kind in wanted.items())
+    )
+
+
+def _schema(spark: SparkSession, table: Table, lake_root: str) -> StructType:
+    text = _log(spark, table, lake_root).startTransaction().metadata().schemaString()
+    return StructType.fromJson(json.loads(text))
 
 
 def _last_version(snapshot: Any, writer: str) -> int:
-    """-1 for a writer that the table does not know. Rebuilds the state only where the checksum is missing."""
-    checksum = snapshot.checksumOpt()
-    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
-    transactions = known.get() if known.isDefined() else snapshot.setTransactions()
-    each = transactions.iterator()
+    """-1 for a writer that the table does not know."""
+    each = _transactions(snapshot).iterator()
     while each.hasNext():
         transaction = each.next()
         if transaction.appId() == writer:
             return int(transaction.version())
     return -1
+
+
+def _transactions(snapshot: Any) -> Any:
+    """The last version of each writer. Rebuilds the state only where the checksum is missing."""
+    checksum = snapshot.checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    return known.get() if known.isDefined() else snapshot.setTransactions()
 
 
 def _log(spark: SparkSession, table: Table, lake_root: str) -> Any:
@@ -107,3 +166,7 @@ def _delta(spark: SparkSession) -> Any:
 def _jvm(spark: SparkSession) -> Any:
     assert spark._jvm is not None
     return spark._jvm
+
+
+def _none(spark: SparkSession) -> Any:
+    return _jvm(spark).scala.Option.empty()

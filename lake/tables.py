@@ -20,6 +20,10 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def ddl(self) -> str:
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+
     def path(self, lake_root: str) -> str:
         return f"{lake_root.rstrip('/')}/{self.name}"
 

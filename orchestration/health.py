@@ -49,6 +49,8 @@ def _of_what_is_left_alone(
     run = seen.run
     if seen.lease is not None and seen.lease.run_id is None and (run is None or run.state in FINISHED):
         return Health(HealthState.RUNNING, reason)
+    if not seen.wanted and (run is None or run.state in FINISHED):
+        return Health(HealthState.STOPPING if seen.lease else HealthState.STOPPED, reason)
     if run is None or run.state in (RunState.ENDED, RunState.FAILED):
         return Health(HealthState.STOPPING if seen.lease else HealthState.STARTING, reason)
     if run.state is RunState.CANCELED:

@@ -88,7 +88,7 @@ def look(instance: DagsterInstance, settings: Settings, stream: StreamSpec, now:
         if seen_run.state in (RunState.FAILED, RunState.ENDED) and _was_terminated(instance, seen_run.run_id):
             seen_run = replace(seen_run, state=RunState.CANCELED)
     return Sight(
-        seen=Seen(seen_run, lease, _seen_host(progress)),
+        seen=Seen(seen_run, lease, _seen_host(progress), stream.name in settings.supervisor.streams),
         run=run,
         worker=worker,
         holder=holder,

@@ -91,6 +91,8 @@ class Seen:
     lease: SeenLease | None = None
     host: SeenHost | None = None
     """None until the run's host wrote its first progress."""
+    wanted: bool = True
+    """Whether the settings have it run here."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def decide(seen: Seen, limits: Limits, now: datetime) -> Decision:
         return _of_active(run, seen, limits, now)
     if seen.lease is not None:
         return _of_leftover(run, seen.lease, limits, now)
+    if not seen.wanted:
+        return LeaveAlone("TIDEWATCH_SUPERVISOR_STREAMS does not name it")
     if run is None:
         return Start("it was never started")
     if run.state is RunState.CANCELED:

@@ -1,7 +1,15 @@
 """All settings of Tidewatch: typed, read once at a process's start, from `TIDEWATCH_…` variables and a `.env` file."""
 
 from settings.load import SettingsError, load_settings
-from settings.model import BronzeSettings, DagsterSettings, HubSettings, Settings, SparkSettings, TrafficSettings
+from settings.model import (
+    BronzeSettings,
+    DagsterSettings,
+    HubSettings,
+    Settings,
+    SilverSettings,
+    SparkSettings,
+    TrafficSettings,
+)
 
 __all__ = [
     "BronzeSettings",
@@ -9,6 +17,7 @@ __all__ = [
     "HubSettings",
     "Settings",
     "SettingsError",
+    "SilverSettings",
     "SparkSettings",
     "TrafficSettings",
     "load_settings",

@@ -1,5 +1,6 @@
 """Prints docs/settings.md."""
 
+import json
 from typing import Any, cast
 
 from pydantic_core import PydanticUndefined
@@ -21,10 +22,14 @@ def settings_page() -> str:
     lines = [HEAD]
     for variable, field in each_setting():
         production = cast("dict[str, Any]", field.json_schema_extra or {}).get("production", "")
-        default = "" if field.default in (None, PydanticUndefined, {}) else f"`{field.default}`"
+        default = "" if field.default in (None, PydanticUndefined, {}) else f"`{_as_written(field.default)}`"
         default = default.replace(f"{REPOSITORY}/", "")
         lines.append(f"| `{variable}` | {default} | {production} | {field.description} |")
     return "\n".join(lines) + "\n"
+
+
+def _as_written(default: object) -> str:
+    return json.dumps(default) if isinstance(default, list) else str(default)
 
 
 if __name__ == "__main__":

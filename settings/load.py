@@ -45,10 +45,7 @@ def _settings() -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_sentences(error))) from None
     except UnreadableSetting as error:
-        unreadable = ", ".join(name for name in _json_settings() if not _is_json_object(os.environ.get(name, "{}")))
-        raise SettingsError(
-            f'{unreadable or error} is refused: write a JSON object like {{"name": "value"}}.'
-        ) from None
+        raise SettingsError("\n".join(_unreadable()) or f"{error}.") from None
 
 
 def each_setting() -> Iterator[tuple[str, FieldInfo]]:
@@ -77,13 +74,18 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         raise SettingsError("\n".join(sentences))
 
 
-def _json_settings() -> list[str]:
-    return [variable for variable, field in each_setting() if get_origin(field.annotation) is dict]
+def _unreadable() -> Iterator[str]:
+    """A sentence for each setting that has to be JSON and is not."""
+    forms = {dict: 'a JSON object like {"name": "value"}', list: 'a JSON array like ["one", "another"]'}
+    for variable, field in each_setting():
+        kind = get_origin(field.annotation)
+        if kind in forms and variable in os.environ and not _is_json(os.environ[variable], kind):
+            yield f"{variable} is refused: write {forms[kind]}."
 
 
-def _is_json_object(text: str) -> bool:
+def _is_json(text: str, kind: type) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads(text), kind)
     except ValueError:
         return False
 

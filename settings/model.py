@@ -10,6 +10,19 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 PREFIX = "TIDEWATCH_"
 NAMESPACE = re.compile(r"(?:^|;)\s*Endpoint=sb://([^/;:\s]+)", re.IGNORECASE)
 SECRET_NAME = re.compile(r"secret|password|token|credential|account\.key|access\.key", re.IGNORECASE)
+TAKEN_COLUMNS = {
+    *("eventid", "eventtype", "productid", "useragent", "extrapayload", "platform", "browser", "page_loading_seconds"),
+    *(
+        "related_products",
+        "unknown_fields",
+        "schema_version",
+        "processing_time",
+        "partition",
+        "sequence_number",
+        "date",
+    ),
+    *("body", "ingest_time", "plain", "reason", "sentence", "_corrupt_record"),
+}
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -136,9 +149,47 @@ class BronzeSettings(SettingsGroup):
     )
 
 
+class SilverSettings(SettingsGroup):
+    trigger_seconds: float = setting(10, "How often silver takes up new clicks from bronze", production="300", ge=0)
+    activity_trigger_seconds: float = setting(
+        30, "How often the windows of click_activity are brought up to date", production="300", ge=0
+    )
+    max_mb: int = setting(
+        32, "Bronze files that one batch takes at most, in megabytes", production="what 10 minutes bring at peak", ge=1
+    )
+    watermark_minutes: float = setting(
+        10, "How far apart a click and its repeat may be, and how late a click may be for its window", gt=0
+    )
+    window_minutes: float = setting(5, "Length of the windows of click_activity", gt=0)
+    longest_page_seconds: float = setting(3600, "A page load time beyond this is taken for an error", gt=0)
+    most_related: int = setting(1000, "An extraPayload of more elements is taken for an error", ge=1)
+    promoted_fields: dict[str, Literal["STRING", "BIGINT", "DOUBLE", "BOOLEAN"]] = setting(
+        {}, 'Fields of clicks that become columns, as a JSON object like {"referrer": "STRING"}'
+    )
+    most_quarantined: float = setting(0.05, "A larger share of records in quarantine is warned of", ge=0, le=1)
+    most_duplicates: float = setting(0.2, "A larger share of records that repeat an event is warned of", ge=0, le=1)
+    lock_seconds: float = setting(60, "How long silver waits for a job that changes its tables", gt=0)
+
+    @field_validator("promoted_fields")
+    @classmethod
+    def _are_new_columns(cls, fields: dict[str, str]) -> dict[str, str]:
+        for name in fields:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} can't be a column: use letters, digits and _")
+            if name.lower() in TAKEN_COLUMNS:
+                raise ValueError(f"silver/clicks has a column {name} already")
+        if len({name.lower() for name in fields}) < len(fields):
+            raise ValueError("two fields differ only in upper and lower case, which Delta does not tell apart")
+        return fields
+
+
 class SupervisorSettings(SettingsGroup):
     """When a stream is started again, and when it is not."""
 
+    streams: list[Literal["bronze", "silver"]] = setting(
+        ["bronze", "silver"],
+        "The streams to keep running here, as a JSON array; others run only while launched by hand",
+    )
     first_wait_seconds: float = setting(
         5, "Wait after the first failure of a stream; it doubles with each further one", gt=0
     )
@@ -208,6 +259,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     stream: StreamSettings = StreamSettings()
     bronze: BronzeSettings = BronzeSettings()
+    silver: SilverSettings = SilverSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     metrics: MetricsSettings = MetricsSettings()
     alert: AlertSettings = AlertSettings()

@@ -14,8 +14,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-HubOffsets = dict[str, dict[str, int]]
-"""Hub → partition → the next sequence number to read."""
+from streaming.hadoop_files import HadoopFiles
+
+Offsets = dict[str, dict[str, int]]
+"""Hub → partition → the next sequence number to read; or table → `VERSION` → the next version to read."""
+
+VERSION = "version"
 
 
 class CheckpointError(Exception):
@@ -27,7 +31,7 @@ class Generation:
     number: int
     plan: int
     writer: str
-    starts_at: HubOffsets | None
+    starts_at: Offsets | None
     created_at: str
 
 
@@ -35,20 +39,16 @@ class QueryCheckpoints:
     """The generations of one query, on any file system that Spark reaches."""
 
     def __init__(self, spark: SparkSession, root: str, stream: str, query: str) -> None:
-        self._spark = spark
         self._stream, self._query = stream, query
         self._folder = f"{root.rstrip('/')}/{stream}/{query}"
-        jvm = spark._jvm
-        assert jvm is not None and spark._jsc is not None
-        self._jvm = jvm
-        self._files = self._path(self._folder).getFileSystem(spark._jsc.hadoopConfiguration())
+        self._files = HadoopFiles(spark, self._folder)
 
     def location(self, generation: Generation) -> str:
         """What Spark is given as checkpointLocation."""
         return f"{self._generation_folder(generation.number)}/spark"
 
     def latest(self) -> Generation | None:
-        numbers = [int(name[1:]) for name in self._names(self._folder) if re.fullmatch(r"g\d{6}", name)]
+        numbers = [int(name[1:]) for name in self._files.names(self._folder) if re.fullmatch(r"g\d{6}", name)]
         if not numbers:
             return None
         file = f"{self._generation_folder(max(numbers))}/generation.json"
@@ -59,24 +59,26 @@ class QueryCheckpoints:
                 f"{file} is damaged ({error}): restore the checkpoint of {self._stream}/{self._query} from a backup."
             ) from error
 
-    def begin(self, plan: int, starts_at: HubOffsets | None, now: datetime) -> Generation:
+    def begin(self, plan: int, starts_at: Offsets | None, now: datetime) -> Generation:
         """Starts the next generation."""
         latest = self.latest()
         number = latest.number + 1 if latest else 1
         writer = f"{self._stream}.{self._query}.g{number}.{secrets.token_hex(6)}"
         generation = Generation(number, plan, writer, starts_at, now.isoformat())
-        self._write(f"{self._generation_folder(number)}/generation.json", json.dumps(asdict(generation)))
+        file = f"{self._generation_folder(number)}/generation.json"
+        if not self._files.write(file, json.dumps(asdict(generation))):
+            raise CheckpointError(f"{file} can't be written: check the rights and the room there.")
         return generation
 
     def has_commits(self, generation: Generation) -> bool:
         """True when Spark finished a batch of this generation."""
         return self._last_batch(generation, "commits") >= 0
 
-    def end_offsets(self, generation: Generation, in_table: int | None) -> HubOffsets | None:
+    def end_offsets(self, generation: Generation, in_table: int | None, source: str) -> Offsets | None:
         """Where a generation ended, None when it never read anything.
 
         A batch counts when Spark committed it, and also when its rows are in the table (of which `in_table` is the
-        newest batch) although Spark was killed before it could note that.
+        newest batch) although Spark was killed before it could note that. `source` names what it reads.
         """
         location = self.location(generation)
         last = self._last_batch(generation, "commits")
@@ -86,46 +88,38 @@ class QueryCheckpoints:
             return generation.starts_at
         lines = self._read(f"{location}/offsets/{last}").splitlines()
         try:
-            offsets: HubOffsets = json.loads(lines[2])
-        except (IndexError, ValueError) as error:
+            return _offsets(json.loads(lines[2]), source)
+        except (IndexError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{location}/offsets/{last} is damaged: restore the checkpoint of {self._stream}/{self._query} "
                 "from a backup."
             ) from error
-        return offsets
 
     def _last_batch(self, generation: Generation, log: str) -> int:
-        names = self._names(f"{self.location(generation)}/{log}")
+        names = self._files.names(f"{self.location(generation)}/{log}")
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def _generation_folder(self, number: int) -> str:
         return f"{self._folder}/g{number:06}"
 
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
-
-    def _names(self, folder: str) -> list[str]:
-        if not self._files.exists(self._path(folder)):
-            return []
-        return [status.getPath().getName() for status in self._files.listStatus(self._path(folder))]
-
     def _read(self, file: str) -> str:
         try:
-            stream = self._files.open(self._path(file))
+            text = self._files.read(file)
         except Exception as error:
-            raise CheckpointError(
-                f"{file} can't be read: restore the checkpoint of {self._stream}/{self._query} from a backup."
-            ) from error
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+            raise self._unreadable(file) from error
+        if text is None:
+            raise self._unreadable(file)
+        return text
 
-    def _write(self, file: str, text: str) -> None:
-        """Atomic: written beside and renamed."""
-        beside = self._path(f"{file}.new")
-        stream = self._files.create(beside, True)
-        stream.write(text.encode())
-        stream.close()
-        if not self._files.rename(beside, self._path(file)):
-            raise CheckpointError(f"{file} can't be written: check the rights and the room there.")
+    def _unreadable(self, file: str) -> CheckpointError:
+        return CheckpointError(
+            f"{file} can't be read: restore the checkpoint of {self._stream}/{self._query} from a backup."
+        )
+
+
+def _offsets(found: dict[str, Any], source: str) -> Offsets | None:
+    """Of a table the version that was being read, of which a part may have been read: it is read again. None, the
+    table's start, when not even its first snapshot was read to the end."""
+    if "reservoirVersion" not in found:
+        return found
+    return None if found["isStartingVersion"] else {source: {VERSION: int(found["reservoirVersion"])}}

@@ -3,6 +3,7 @@
 It runs the real bronze stream on a broker of its own in a temporary folder, so that the archive has what streams load.
 """
 
+import random
 import sys
 import tempfile
 import time
@@ -11,12 +12,14 @@ from pathlib import Path
 
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
-from hub.publisher import KafkaPublisher, Record
+from hub.publisher import KafkaPublisher
 from hub.topics import create_missing_topics, partition_counts
+from hub.traffic.run import sources
 from processes.ports import free_port
 from settings import HubSettings, Settings, SparkSettings
-from streaming.catalog import BRONZE
-from streaming.queries import QueryContext, start_query
+from streaming.catalog import BRONZE, SILVER
+from streaming.queries import start_query
+from streaming.query_plan import QueryContext
 from streaming.session import JAVA_OPTIONS, close_session, spark_session
 
 BATCH_SECONDS = 120
@@ -29,7 +32,7 @@ def make_archive(file: Path) -> None:
         settings = archive_settings(Path(home), temporary)
         hub = settings.hub
         with EmbeddedBroker(settings.hub_folder, settings.jars, port=hub.port, controller_port=hub.controller_port):
-            _run_bronze(settings)
+            _run_streams(settings)
     if not temporary.exists():
         raise RuntimeError("the JVM wrote no archive")
     temporary.replace(file)
@@ -48,13 +51,15 @@ def archive_settings(home: Path, archive: Path) -> Settings:
     )
 
 
-def _run_bronze(settings: Settings) -> None:
+def _run_streams(settings: Settings) -> None:
     connection = HubConnection.from_settings(settings.hub)
-    hubs = [query.hub for query in BRONZE.queries]
+    hubs = BRONZE.hubs
     create_missing_topics(connection, settings.hub, hubs)
+    now = datetime.now(UTC)
     with KafkaPublisher(connection) as publisher:
-        for hub in hubs:
-            publisher.publish(Record(hub, b"key", b"{}", [("name", b"value")]), lambda outcome: None)
+        for source in sources(hubs, rate=30, random_source=random.Random(0)):
+            for planned in source.due(1, now):
+                publisher.publish(planned.record, lambda outcome: None)
     spark = spark_session(settings, "class-archive")
     context = QueryContext(
         spark,
@@ -65,12 +70,15 @@ def _run_bronze(settings: Settings) -> None:
         check_lease=lambda: None,
         now=datetime.now(UTC),
     )
-    queries = [start_query(context, BRONZE, query) for query in BRONZE.queries]
-    deadline = time.monotonic() + BATCH_SECONDS
-    while not all(query.lastProgress for query in queries) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if not all(query.lastProgress for query in queries):
-        raise RuntimeError(f"the stream did no batch in {BATCH_SECONDS} s")
+    queries = []
+    for stream in (BRONZE, SILVER):
+        started = [start_query(context, stream, query) for query in stream.queries]
+        deadline = time.monotonic() + BATCH_SECONDS
+        while not all(query.lastProgress for query in started):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{stream.name} did no batch in {BATCH_SECONDS} s")
+            time.sleep(0.2)
+        queries += started
     for query in queries:
         query.stop()
     close_session(spark)  # the JVM writes the archive when it ends

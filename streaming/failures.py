@@ -92,7 +92,7 @@ _SIGNS = (
     ),
     _Sign(
         r"[Mm]alformed|StreamMetadata|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STATE_STORE_(?!.*TIMEOUT)"
-        r"|CHECKPOINT_|batch \d+ doesn't exist|No batch file|sources in the checkpoint",
+        r"|CHECKPOINT_|DIFFERENT_DELTA_TABLE|batch \d+ doesn't exist|No batch file|sources in the checkpoint",
         FailureClass.CHECKPOINT,
         "The query can't resume from its checkpoint.",
         "Restore the checkpoint from a backup.",
@@ -131,9 +131,27 @@ def _without_plan(error: str) -> str:
 
 
 def _first_cause(error: str) -> str:
-    """The innermost cause of a Java stack trace, in one line."""
+    """The innermost cause of a Java stack trace, or the error of a Python one inside it, in one line."""
+    python = _python_error(error)
+    if python is not None:
+        return _short(python)
     causes = [line.strip() for line in error.splitlines() if line.strip().startswith("Caused by:")]
     line = (
         causes[-1].removeprefix("Caused by:").strip() if causes else next(iter(error.strip().splitlines()), "unknown")
     )
+    return _short(line)
+
+
+def _python_error(error: str) -> str | None:
+    """The last line of a Python traceback; where that only tells of a Java error, the Java error."""
+    _, found, traceback = error.partition("Traceback (most recent call last):\n")
+    ends = [line for line in traceback.splitlines() if line and not line.startswith((" ", "\t"))]
+    if not found or not ends:
+        return None
+    if ends[0].startswith("py4j.") and len(ends) > 1:
+        return ends[1].removeprefix(": ")
+    return ends[0]
+
+
+def _short(line: str) -> str:
     return line if len(line) <= 300 else f"{line[:300]}…"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hub.connection import HubConnection
 from hub.topics import HubUnreachable, create_missing_topics, partition_counts, retention_seconds
+from lake.tables import Table
 from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
@@ -28,6 +29,7 @@ from streaming.lease import Holder, Lease, LeaseHeld, describe_holder, is_held
 from streaming.progress import RUNNING, STOPPING, WAITING
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streaming.watch import ProgressWriter
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewatch")
 
 HUB_RETRY_SECONDS = 3
+TABLE_RETRY_SECONDS = 2
 CLOSE_SECONDS = 5
 LOOK_SECONDS = 0.2
 ALIVE_SECONDS = 2.0
@@ -142,8 +145,10 @@ class StreamHost:
 
     def _host(self) -> None:
         # Spark is imported here, so that a host that may not run ends before the cost of it.
+        from lake.commit import SchemaMismatch
         from streaming.checkpoints import CheckpointError
-        from streaming.queries import QueryContext, start_query
+        from streaming.queries import start_query
+        from streaming.query_plan import QueryContext
         from streaming.session import clear_scratch, close_session, spark_session
         from streaming.watch import ProgressWriter
         from streaming.work import WorkMeter
@@ -158,8 +163,8 @@ class StreamHost:
             spark.conf.set(COMMIT_NOTE, f"run {self._run_id}")
         progress = ProgressWriter(self._files.progress, self._stream.name, self._run_id)
         connection = HubConnection.from_settings(self._settings.hub)
-        partitions = self._wait_for_hub(connection, progress)
-        if partitions is None:
+        partitions = self._wait_for_hub(connection, progress) if self._stream.hubs else {}
+        if partitions is None or not self._wait_for_tables(spark, progress):
             return
         context = QueryContext(
             spark,
@@ -171,21 +176,21 @@ class StreamHost:
             datetime.now(UTC),
         )
         spark.streams.addListener(progress)
-        trigger = self._settings.bronze.trigger_seconds
-        kept = retention_seconds(connection, {spec.hub for spec in self._stream.queries})
+        kept = retention_seconds(connection, set(self._stream.hubs)) if self._stream.hubs else {}
         queries = []
         for spec in self._stream.queries:
-            progress.expect(spec.name, trigger, kept[spec.hub])
+            progress.expect(spec.name, spec.trigger_seconds(self._settings), kept.get(spec.source_name))
             try:
                 query = start_query(context, self._stream, spec)
             except CheckpointError as error:
-                raise StreamFailed(Failure(FailureClass.CHECKPOINT, str(error), "")) from error
+                raise StreamFailed(Failure(FailureClass.CHECKPOINT, str(error), "", spec.name)) from error
+            except SchemaMismatch as error:
+                raise StreamFailed(Failure(FailureClass.SETTINGS, str(error), "", spec.name)) from error
             progress.recognise(spec.name, str(query.runId))
             queries.append(query)
         progress.phase(RUNNING)
         log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
-        hubs = {spec.name: (spec.hub, partitions[spec.hub]) for spec in self._stream.queries}
-        watch_hubs(connection, hubs, progress)
+        self._watch_sources(spark, connection, partitions, progress)
         meter, alive_at = WorkMeter(spark.sparkContext), 0.0
         while not self._stop.wait(LOOK_SECONDS):
             for query in queries:
@@ -206,6 +211,19 @@ class StreamHost:
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
         del lease
 
+    def _watch_sources(
+        self, spark: "SparkSession", connection: HubConnection, partitions: dict[str, int], progress: "ProgressWriter"
+    ) -> None:
+        from streaming.table_watch import UnreadOfTable, watch_tables
+
+        queries = self._stream.queries
+        if hubs := {spec.name: (spec.hub, partitions[spec.hub]) for spec in queries if spec.hub is not None}:
+            watch_hubs(connection, hubs, progress)
+        tables = {spec.name: spec.source for spec in queries if isinstance(spec.source, Table)}
+        if tables:
+            root = self._settings.lake_root
+            watch_tables({name: UnreadOfTable(spark, table, root) for name, table in tables.items()}, progress)
+
     def _finish(self, queries: "list[StreamingQuery]", progress: "ProgressWriter") -> None:
         """Lets batches in work end. In place of a next one the sink raises, which ends the query."""
         deadline = time.monotonic() + self._settings.stream.stop_seconds
@@ -225,7 +243,7 @@ class StreamHost:
     def _wait_for_hub(self, connection: HubConnection, progress: "ProgressWriter") -> dict[str, int] | None:
         """Creates what topics are missing and returns all with their partitions; None when told to stop meanwhile."""
         deadline = time.monotonic() + self._settings.stream.hub_wait_seconds
-        hubs = [query.hub for query in self._stream.queries]
+        hubs = self._stream.hubs
         told = ""
         while not self._stop.is_set():
             try:
@@ -245,6 +263,22 @@ class StreamHost:
                 progress.alive()
             self._stop.wait(HUB_RETRY_SECONDS)
         return None
+
+    def _wait_for_tables(self, spark: "SparkSession", progress: "ProgressWriter") -> bool:
+        """Until other streams have made the tables that this one reads; False when told to stop meanwhile."""
+        from lake.commit import table_exists
+
+        written = {table.name for spec in self._stream.queries for table in spec.tables}
+        sources = [spec.source for spec in self._stream.queries if isinstance(spec.source, Table)]
+        waiting = [source for source in sources if source.name not in written]
+        while not self._stop.is_set():
+            waiting = [source for source in waiting if not table_exists(spark, source, self._settings.lake_root)]
+            if not waiting:
+                return True
+            names = ", ".join(source.name for source in waiting)
+            progress.phase(WAITING, f"{names} is not there yet: its stream has to run first.")
+            self._stop.wait(TABLE_RETRY_SECONDS)
+        return False
 
     def _leave(self, failure: Failure) -> None:
         try:

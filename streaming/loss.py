@@ -26,6 +26,11 @@ class Skipped:
 
 def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> list[Skipped]:
     """Begins a new checkpoint generation that passes over what the hub no longer has. Needs the stream's lease."""
+    hub = query.hub
+    if hub is None:
+        raise CheckpointError(
+            f"{stream.name}/{query.name} reads {query.source_name}, of which nothing is deleted unread."
+        )
     file = StreamFiles(settings.run_folder, stream.name).lease
     if is_held(file):  # told before a session is started for nothing
         raise LeaseHeld(describe_holder(file))
@@ -38,10 +43,10 @@ def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> lis
             f"{stream.name}/{query.name} has no checkpoint, so that it begins at the hub's start anyway."
         )
     in_table = committed_version(spark, query.table, settings.lake_root, latest.writer)
-    ended = (checkpoints.end_offsets(latest, in_table) or {}).get(query.hub, {})
-    ranges = offset_ranges(HubConnection.from_settings(settings.hub), query.hub)
+    ended = (checkpoints.end_offsets(latest, in_table, hub) or {}).get(hub, {})
+    ranges = offset_ranges(HubConnection.from_settings(settings.hub), hub)
     starts, skipped = resume_points({int(name): offset for name, offset in ended.items()}, ranges)
-    offsets = {query.hub: {str(partition): offset for partition, offset in starts.items()}}
+    offsets = {hub: {str(partition): offset for partition, offset in starts.items()}}
     checkpoints.begin(query.plan, offsets, datetime.now(UTC))
     del lease
     return skipped

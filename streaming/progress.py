@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from streaming.files import replace_text
 
-WAITING = "waiting for the hub"
+WAITING = "waiting for its source"
 STARTING = "starting"
 RUNNING = "running"
 STOPPING = "stopping"
@@ -32,14 +32,14 @@ class QueryProgress:
     lag_seconds: float | None = None
     """How long the oldest of them may have been waiting."""
     read_to: dict[str, int] = field(default_factory=dict)
-    """For each partition of the hub the sequence number to read next."""
+    """For each partition of the hub the sequence number to read next; of a table `version` and `files`."""
     read_up_to: dict[str, str] = field(default_factory=dict)
     """For each partition the enqueued time of the newest record read."""
     caught_up_at: dict[str, str] = field(default_factory=dict)
     """For each partition when there was last nothing to read."""
-    hub_end: int = 0
-    """Sum of the partitions' ends when the hub was last asked."""
-    hub_asked_at: str | None = None
+    source_end: int = 0
+    """How far the source reached when it was last asked: the sum of a hub's partitions' ends, or of a table's rows."""
+    source_asked_at: str | None = None
     arriving_rows_per_second: float = 0.0
     """How fast the hub grows."""
     retention_seconds: float | None = None

@@ -1,17 +1,19 @@
-"""Streaming reads of the hub."""
+"""Streaming reads of the hub and of tables."""
 
 import json
 
 from pyspark.sql import DataFrame, SparkSession
 
 from hub.connection import HubConnection
-from streaming.checkpoints import HubOffsets
+from lake.commit import newest_version
+from lake.tables import Table
+from streaming.checkpoints import VERSION, Offsets
 
 EARLIEST = -2
 
 
 def hub_records(
-    spark: SparkSession, connection: HubConnection, hub: str, *, starts_at: HubOffsets | None, max_records: int
+    spark: SparkSession, connection: HubConnection, hub: str, *, starts_at: Offsets | None, max_records: int
 ) -> DataFrame:
     """A hub's records with Kafka's columns and headers. `starts_at` counts only for a checkpoint without a batch."""
     return (
@@ -27,9 +29,26 @@ def hub_records(
     )
 
 
-def complete_offsets(offsets: HubOffsets, partitions: dict[str, int]) -> HubOffsets:
+def complete_offsets(offsets: Offsets, partitions: dict[str, int]) -> Offsets:
     """Spark wants an offset for every partition: those that are new since begin at their start."""
     return {
         hub: {str(partition): known.get(str(partition), EARLIEST) for partition in range(partitions[hub])}
         for hub, known in offsets.items()
     }
+
+
+def table_rows(
+    spark: SparkSession, table: Table, lake_root: str, *, starts_at: Offsets | None, max_mb: int
+) -> DataFrame:
+    """What was appended to a table; first all that is there. Commits that change or delete rows are passed over.
+
+    `starts_at` counts only for a checkpoint without a batch.
+    """
+    reader = (
+        spark.readStream.format("delta").option("maxBytesPerTrigger", f"{max_mb}m").option("skipChangeCommits", "true")
+    )
+    if starts_at:
+        # The next version may not be there yet, and Delta refuses to start at it.
+        version = min(starts_at[table.name][VERSION], newest_version(spark, table, lake_root))
+        reader = reader.option("startingVersion", version)
+    return reader.load(table.path(lake_root))

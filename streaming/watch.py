@@ -19,8 +19,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.listener import StreamingQueryProgress as SparkProgress
 
 from processes.identity import boot_id
+from streaming.bronze import NEWEST_RECORDS
 from streaming.progress import STARTING, QueryProgress, StreamProgress
-from streaming.queries import NEWEST_RECORDS
+from streaming.table_watch import TableOffset, Unread
 
 # Rates of the hub are evened out over about this long.
 GROWTH_SECONDS = 20.0
@@ -92,6 +93,20 @@ class ProgressWriter(StreamingQueryListener):
             queries = {name: replace(query, **change) for name, query in self._progress.queries.items()}
             self._write(hub_away=not answers, queries=queries)
 
+    def table_offset(self, query: str) -> TableOffset | None:
+        """How far the query has read its table; None until it told, and while it reads what was there at its start."""
+        with self._lock:
+            read_to = self._progress.queries[query].read_to if query in self._progress.queries else {}
+        return TableOffset(read_to["version"], read_to["files"]) if "version" in read_to else None
+
+    def table_reaches(self, query: str, unread: Unread) -> None:
+        """The table that the query reads was asked how far it reaches."""
+        with self._lock:
+            before = self._progress.queries.get(query)
+            if before is not None:
+                after = with_table_lag(before, unread, self._clock())
+                self._write(queries={**self._progress.queries, query: after})
+
     def recognise(self, query: str, run: str) -> None:
         """Ties a query's run to its name, which idle events lack."""
         with self._lock:
@@ -156,6 +171,8 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
         total_rows=before.total_rows + event.numInputRows,
         total_batches=before.total_batches + 1,
     )
+    if "version" in after.read_to:
+        return after
     return with_lag(after, _hub_partitions(event.sources[0].latestOffset) if event.sources else {}, now)
 
 
@@ -166,21 +183,36 @@ def with_lag(query: QueryProgress, ends: dict[str, int], now: datetime) -> Query
     unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in ends.items()}
     behind = [partition for partition, count in unread.items() if count]
     caught_up = {partition: now.isoformat() for partition, count in unread.items() if not count}
-    hub_end = sum(ends.values())
+    source_end = sum(ends.values())
     return replace(
         query,
         lag_records=sum(unread.values()),
         lag_seconds=max((_waiting(query, partition, now) for partition in behind), default=0.0),
         caught_up_at=query.caught_up_at | caught_up,
-        hub_end=hub_end,
-        hub_asked_at=now.isoformat(),
-        arriving_rows_per_second=_growth(query, hub_end, now),
+        source_end=source_end,
+        source_asked_at=now.isoformat(),
+        arriving_rows_per_second=_growth(query, source_end, now),
+    )
+
+
+def with_table_lag(query: QueryProgress, unread: Unread, now: datetime) -> QueryProgress:
+    end = query.total_rows + unread.records
+    return replace(
+        query,
+        lag_records=unread.records,
+        lag_seconds=max(0.0, (now - unread.since).total_seconds()) if unread.since else 0.0,
+        source_end=end,
+        source_asked_at=now.isoformat(),
+        arriving_rows_per_second=_growth(query, end, now),
     )
 
 
 def read_to(event: SparkProgress) -> dict[str, int]:
-    """For each partition of the query's hub the sequence number to read next; empty for other sources."""
-    return _hub_partitions(event.sources[0].endOffset) if event.sources else {}
+    """For each partition of the query's hub the sequence number to read next; of a table the version to read next and
+    how many of its files were read, as soon as the query is beyond what was there at its start."""
+    if not event.sources:
+        return {}
+    return _table_offset(event.sources[0].endOffset) or _hub_partitions(event.sources[0].endOffset)
 
 
 def _waiting(query: QueryProgress, partition: str, now: datetime) -> float:
@@ -199,14 +231,14 @@ def newest_records(event: SparkProgress) -> dict[str, str]:
     return {name.removeprefix("p"): at.astimezone(UTC).isoformat() for name, at in times.items() if at is not None}
 
 
-def _growth(before: QueryProgress, hub_end: int, now: datetime) -> float:
+def _growth(before: QueryProgress, source_end: int, now: datetime) -> float:
     """Records a second that the hub got since it was last asked, evened out over the last few times."""
-    if before.hub_asked_at is None:
+    if before.source_asked_at is None:
         return 0.0
-    seconds = (now - datetime.fromisoformat(before.hub_asked_at)).total_seconds()
+    seconds = (now - datetime.fromisoformat(before.source_asked_at)).total_seconds()
     if seconds <= 0:
         return before.arriving_rows_per_second
-    latest = max(0, hub_end - before.hub_end) / seconds
+    latest = max(0, source_end - before.source_end) / seconds
     share = min(1.0, seconds / GROWTH_SECONDS)
     return before.arriving_rows_per_second * (1 - share) + latest * share
 
@@ -224,6 +256,16 @@ def _hub_partitions(text: str | None) -> dict[str, int]:
         topics = json.loads(text) if text else {}
         return {part: offset for parts in topics.values() for part, offset in parts.items()}
     except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _table_offset(text: str | None) -> dict[str, int]:
+    try:
+        offset = json.loads(text) if text else {}
+        if offset["isStartingVersion"]:
+            return {}
+        return {"version": int(offset["reservoirVersion"]), "files": max(0, int(offset["index"]) + 1)}
+    except (ValueError, KeyError, TypeError):
         return {}
 
 

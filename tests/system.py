@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from bench.rig import START_SECONDS, Home, wait_for
+from bench.rig import START_SECONDS, STREAM, Home, wait_for
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Outcome, Receipt, Record
@@ -48,8 +48,14 @@ class System(Home):
         finally:
             self.broker.stop()
 
-    def start_host(self, wrapper: Sequence[str] = (), arguments: Sequence[str] = (), **environment: str) -> "Host":
-        host = Host(self, wrapper, arguments, environment)
+    def start_host(
+        self,
+        wrapper: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        stream: str = STREAM,
+        **environment: str,
+    ) -> "Host":
+        host = Host(self, stream, wrapper, arguments, environment)
         self._hosts.append(host)
         return host
 
@@ -72,14 +78,20 @@ class Host:
     """A stream host, started as the Dagster op starts it but without Dagster."""
 
     def __init__(
-        self, system: System, wrapper: Sequence[str], arguments: Sequence[str], environment: dict[str, str]
+        self,
+        system: System,
+        stream: str,
+        wrapper: Sequence[str],
+        arguments: Sequence[str],
+        environment: dict[str, str],
     ) -> None:
         self._system = system
+        self.stream = stream
         self.log = system.home / f"host-{time.monotonic_ns()}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "streaming", "bronze", *arguments],
+                [*wrapper, sys.executable, "-m", "streaming", stream, *arguments],
                 env={**os.environ, **system.environment, **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -110,4 +122,4 @@ class Host:
         if self.identity is not None:
             end_group(self.identity, grace_seconds=0)
         self.process.wait()
-        wait_for("the lease is free", lambda: not is_held(self._system.files().lease), 10)
+        wait_for("the lease is free", lambda: not is_held(self._system.files(self.stream).lease), 10)

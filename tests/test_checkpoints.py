@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.checkpoints import CheckpointError, Generation, HubOffsets, QueryCheckpoints
+from streaming.checkpoints import CheckpointError, Generation, Offsets, QueryCheckpoints
 from streaming.sources import EARLIEST, complete_offsets
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,17 +49,17 @@ def test_no_two_generations_share_a_writer_not_even_in_a_folder_made_anew(spark:
     ],
 )
 def test_a_generation_ended_where_its_rows_did(
-    checkpoints: QueryCheckpoints, committed: int, in_table: int, end: HubOffsets
+    checkpoints: QueryCheckpoints, committed: int, in_table: int, end: Offsets
 ) -> None:
     generation = checkpoints.begin(1, None, NOW)
     write_log(checkpoints, generation, planned=3, committed=committed)
-    assert checkpoints.end_offsets(generation, in_table) == end
+    assert checkpoints.end_offsets(generation, in_table, "clicks") == end
 
 
 def test_a_generation_without_a_batch_ends_where_it_began(checkpoints: QueryCheckpoints) -> None:
-    start: HubOffsets = {"clicks": {"0": 7}}
-    assert checkpoints.end_offsets(checkpoints.begin(1, start, NOW), None) == start
-    assert checkpoints.end_offsets(checkpoints.begin(2, None, NOW), None) is None
+    start: Offsets = {"clicks": {"0": 7}}
+    assert checkpoints.end_offsets(checkpoints.begin(1, start, NOW), None, "clicks") == start
+    assert checkpoints.end_offsets(checkpoints.begin(2, None, NOW), None, "clicks") is None
 
 
 def test_damage_is_named(checkpoints: QueryCheckpoints, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_damage_is_named(checkpoints: QueryCheckpoints, tmp_path: Path) -> None:
     write_log(checkpoints, generation, planned=1, committed=1)
     Path(checkpoints.location(generation), "offsets", "1").write_text("v1\n")
     with pytest.raises(CheckpointError, match="offsets/1 is damaged: restore the checkpoint of bronze/clicks"):
-        checkpoints.end_offsets(generation, None)
+        checkpoints.end_offsets(generation, None, "clicks")
     (file,) = tmp_path.rglob("generation.json")
     for checksum in tmp_path.rglob(".*.crc"):
         checksum.unlink()

@@ -10,7 +10,14 @@ from delta.exceptions import ConcurrentTransactionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lake.commit import SchemaMismatch, append_once, committed_version, create_if_missing, has_rows
+from lake.commit import (
+    SchemaMismatch,
+    append_once,
+    bring_up_to_date,
+    committed_version,
+    create_if_missing,
+    has_rows,
+)
 from lake.tables import Column, Table, bronze_table
 
 TABLE = Table(
@@ -111,11 +118,25 @@ def test_two_commits_of_one_writer_at_once_are_refused(spark: SparkSession, lake
 
 
 def test_rows_of_another_shape_are_refused(spark: SparkSession, lake: str) -> None:
-    with pytest.raises(SchemaMismatch, match="test/numbers has the columns number bigint, parity string; not number"):
-        append_once(numbers(spark, 1).drop("parity"), TABLE, lake, "w", 0)
-    with pytest.raises(SchemaMismatch, match="not number int, parity string"):
+    with pytest.raises(SchemaMismatch, match="test/numbers has no such columns: color string"):
+        append_once(numbers(spark, 1).withColumn("color", F.lit("red")), TABLE, lake, "w", 0)
+    with pytest.raises(SchemaMismatch, match="no such columns: number int"):
         append_once(numbers(spark, 1).withColumn("number", F.col("number").cast("int")), TABLE, lake, "w", 0)
     assert stored(spark, lake) == []
+
+
+def test_columns_are_added_but_never_changed(spark: SparkSession, lake: str) -> None:
+    append_once(numbers(spark, 1), TABLE, lake, "w", 0)
+    wider = replace(TABLE, columns=(*TABLE.columns, Column("color", "STRING", "The number's color")))
+    bring_up_to_date(spark, wider, lake)
+    bring_up_to_date(spark, TABLE, lake)
+    append_once(numbers(spark, 2), TABLE, lake, "w", 1)
+    append_once(numbers(spark, 3).selectExpr("'red' AS color", "*"), wider, lake, "w", 2)
+    rows = spark.read.format("delta").load(TABLE.path(lake)).collect()
+    assert {row.number: row.color for row in rows} == {1: None, 2: None, 3: "red"}
+    for other in (Column("color", "INT", ""), Column("Color", "STRING", "")):
+        with pytest.raises(SchemaMismatch, match="has a column color string, so that it can't have one"):
+            bring_up_to_date(spark, replace(TABLE, columns=(*TABLE.columns, other)), lake)
 
 
 def test_files_hold_statistics_and_the_partition(spark: SparkSession, lake: str) -> None:

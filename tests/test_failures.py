@@ -75,3 +75,17 @@ def test_a_failure_is_left_in_a_file_and_read_back(tmp_path: Path) -> None:
 
 def test_exit_codes_are_neither_success_nor_pythons_own() -> None:
     assert {int(kind) for kind in FailureClass}.isdisjoint({0, 1, 2})
+
+
+PYTHON = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: Return Message: Traceback (most recent call last):
+  File "queries.py", line 40, in commit
+    plan.commit(batch, number)
+%s
+\tat py4j.Protocol.getReturnValue(Protocol.java:476)
+"""
+
+
+def test_an_error_of_our_own_code_in_a_batch_is_told_in_its_words() -> None:
+    assert "silver: OSError: no room" in classify(PYTHON % "OSError: no room", "silver").what
+    java = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.join.\n: a.b.UnresolvedException: odd"
+    assert "silver: a.b.UnresolvedException: odd" in classify(PYTHON % java, "silver").what

@@ -18,13 +18,14 @@ from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Record
 from hub.topics import create_missing_topics, partition_counts
-from lake.tables import bronze_table
 from settings import BronzeSettings, HubSettings, Settings
-from streaming.catalog import QuerySpec, StreamSpec
+from streaming.bronze import bronze_plan
+from streaming.catalog import QuerySpec, StreamSpec, bronze_query
 from streaming.checkpoints import CheckpointError
 from streaming.failures import FailureClass, classify
 from streaming.loss import Skipped, resume_points
-from streaming.queries import QueryContext, start_query
+from streaming.queries import start_query
+from streaming.query_plan import QueryContext
 
 pytestmark = pytest.mark.slow
 
@@ -52,12 +53,12 @@ class Query:
             check_lease=lambda: None,
             now=datetime.now(UTC),
         )
-        return start_query(context, STREAM, replace(self.spec, plan=plan))
+        return start_query(context, STREAM, replace(self.spec, plan=plan), bronze_plan)
 
     def publish(self, *bodies: bytes) -> None:
         with KafkaPublisher(self.connection) as publisher:
             for body in bodies:
-                publisher.publish(Record(self.spec.hub, b"k", body), lambda outcome: None)
+                publisher.publish(Record(self.spec.source_name, b"k", body), lambda outcome: None)
 
     def bodies(self) -> list[bytes]:
         table = self.spark.read.format("delta").load(self.spec.table.path(self.settings.lake_root))
@@ -87,7 +88,7 @@ def query(
 ) -> Iterator[Query]:
     create_missing_topics(connection, HubSettings(partitions=1), [topic])
     settings = Settings(home=tmp_path, bronze=BronzeSettings(trigger_seconds=0.2))
-    yield Query(spark, settings, connection, QuerySpec(topic, topic, bronze_table(topic), plan=1))
+    yield Query(spark, settings, connection, bronze_query(topic))
     for running in spark.streams.active:
         running.stop()
 
@@ -184,7 +185,7 @@ def test_records_that_the_hub_no_longer_has_are_not_passed_over_in_silence(query
     running.stop()
     query.publish(b"never read", b"late")
     client = AdminClient({"bootstrap.servers": query.connection.servers})
-    for answer in client.delete_records([TopicPartition(query.spec.hub, 0, 2)]).values():
+    for answer in client.delete_records([TopicPartition(query.spec.source_name, 0, 2)]).values():
         answer.result(10)
     with pytest.raises(StreamingQueryException) as lost:
         query.start().awaitTermination(60)

@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from settings import SettingsError, load_settings
+from lake.silver import clicks_table
+from settings import Settings, SettingsError, load_settings
 from settings.__main__ import settings_page
+from settings.model import TAKEN_COLUMNS
+from streaming.catalog import STREAMS
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -30,6 +33,13 @@ def test_defaults_embed_the_hub_and_keep_everything_in_data(tmp_path: Path) -> N
         ("TIDEWATCH_SPARK_DRIVER_MEMORY", "lots", "TIDEWATCH_SPARK_DRIVER_MEMORY=lots is refused: write megabytes"),
         ("TIDEWATCH_SPARK_CONF", "{oops", "TIDEWATCH_SPARK_CONF is refused: write a JSON object"),
         ("TIDEWATCH_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "x"}', "put it into core-site.xml"),
+        ("TIDEWATCH_SUPERVISOR_STREAMS", "bronze", "TIDEWATCH_SUPERVISOR_STREAMS is refused: write a JSON array"),
+        ("TIDEWATCH_SUPERVISOR_STREAMS", '["gold"]', "Input should be 'bronze' or 'silver'"),
+        ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"a b": "STRING"}', "'a b' can't be a column"),
+        ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"EventId": "STRING"}', "has a column EventId already"),
+        ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"x": "STRING", "X": "STRING"}', "differ only in upper and lower case"),
+        ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"reason": "STRING"}', "has a column reason already"),
+        ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"x": "DATE"}', "Input should be 'STRING', 'BIGINT', 'DOUBLE' or"),
         ("TIDEWATCH_HUB_PORTS", "1", "TIDEWATCH_HUB_PORTS is not a setting: did you mean TIDEWATCH_HUB_PORT?"),
         ("TIDEWATCH_NONSENSE", "1", "TIDEWATCH_NONSENSE is not a setting"),
         ("TIDEWATCH_HUB_PORT", "9093", "TIDEWATCH_HUB_PORT and TIDEWATCH_HUB_CONTROLLER_PORT must differ"),
@@ -43,6 +53,11 @@ def test_a_wrong_setting_is_refused_by_name(
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert said in str(refused.value)
+
+
+def test_the_settings_know_the_streams_of_the_catalog_and_the_columns_of_clicks() -> None:
+    assert list(Settings().supervisor.streams) == list(STREAMS)
+    assert {column.name.lower() for column in clicks_table({}).columns} <= TAKEN_COLUMNS
 
 
 def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

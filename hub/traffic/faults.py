@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hub import CLICKS, HEARTBEATS, SENSORS
-from hub.traffic.planned import DUPLICATE, LATE, Planned
+from hub.traffic.planned import BAD, DUPLICATE, LATE, Planned
 
 LATEST_SECONDS = 45.0
 DUPLICATE_WITHIN_SECONDS = 30.0
@@ -89,4 +89,4 @@ class Faults:
             spoiled = BAD_BYTES[what](body)
         else:
             spoiled = json.dumps(BAD_FIELDS[hub][what](json.loads(body))).encode()
-        return replace(planned, record=replace(planned.record, body=spoiled), kind=f"bad:{what}")
+        return replace(planned, record=replace(planned.record, body=spoiled), kind=f"{BAD}{what}")

@@ -10,6 +10,8 @@ from hub.publisher import Record
 GOOD = "good"
 DUPLICATE = "duplicate"
 LATE = "late"
+BAD = "bad:"
+"""Begins the kind of a spoiled record; what is wrong with it follows."""
 
 
 @dataclass(frozen=True, slots=True)

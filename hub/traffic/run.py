@@ -59,10 +59,11 @@ class TrafficRun:
         while elapsed < seconds and not self.stop_requested:
             elapsed = min(time.monotonic() - start, seconds)
             now = datetime.now(UTC)
-            for source in traffic:
-                for planned in source.due(elapsed, now):
-                    for actual in faults.apply(planned, elapsed):
-                        self._send(actual)
+            for planned in itertools.chain.from_iterable(source.due(elapsed, now) for source in traffic):
+                if self.stop_requested:  # a hub that can't keep up makes this turn long
+                    break
+                for actual in faults.apply(planned, elapsed):
+                    self._send(actual)
             for held in faults.due(elapsed):
                 self._send(held)
             self._publisher.serve(TICK_SECONDS)

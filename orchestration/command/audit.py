@@ -1,13 +1,19 @@
-"""`tidewatch audit`: a ledger against bronze."""
+"""`tidewatch audit`: a ledger against bronze, silver and quarantine."""
 
 import json
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
-from hub.ledger import TRACE_HEADER, LedgerContents, digest, read_ledger
+from hub import CLICKS
+from hub.ledger import TRACE_HEADER, Entry, LedgerContents, digest, read_ledger
+from hub.traffic.planned import BAD
 from lake.audit import Acknowledged, TableAudit, audit_bronze, places_in_bronze
+from lake.click_audit import Place, SentClick, audit_clicks, click_places
 from lake.tables import bronze_table
 from settings import Settings
 
@@ -31,7 +37,8 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditRe
     by_hub: dict[str, list[Acknowledged]] = defaultdict(list)
     for entry in contents.entries:
         by_hub[entry.hub].append(Acknowledged(entry.number, entry.partition, entry.sequence_number, entry.digest))
-    _wait_for_arrival(settings, by_hub, wait_seconds)
+    deadline = time.monotonic() + wait_seconds
+    _wait_for_bronze(settings, by_hub, deadline)
 
     def may_be_unconfirmed(number: int) -> bool:
         return number in contents.unconfirmed or not contents.closed
@@ -43,14 +50,20 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditRe
         audit_bronze(bronze_table(hub), settings.lake_root, records, digest, number_of, may_be_unconfirmed)
         for hub, records in sorted(by_hub.items())
     ]
+    clicks = [_sent(entry) for entry in contents.entries if entry.hub == CLICKS]
+    if clicks and ("silver" in settings.supervisor.streams or click_places(settings.lake_root)):
+        _wait_for_silver(settings, clicks, deadline)
+        in_bronze = places_in_bronze(bronze_table(CLICKS), settings.lake_root)
+        horizon = timedelta(minutes=settings.silver.watermark_minutes)
+        tables.append(audit_clicks(settings.lake_root, clicks, in_bronze, horizon))
     return AuditResult(contents.closed, tables)
 
 
 def as_report(result: AuditResult) -> str:
-    lines = [f"{'table':<20} {'acknowledged':>12} {'lost':>8} {'duplicated':>10} {'changed':>8} {'unexplained':>11}"]
+    lines = [f"{'table':<24} {'acknowledged':>12} {'lost':>8} {'duplicated':>10} {'changed':>8} {'unexplained':>11}"]
     for table in result.tables:
         lines.append(
-            f"{table.table:<20} {table.acknowledged:>12,} {table.lost:>8,} {table.duplicated:>10,} "
+            f"{table.table:<24} {table.acknowledged:>12,} {table.lost:>8,} {table.duplicated:>10,} "
             f"{table.changed:>8,} {table.unexplained:>11,}"
         )
         lines += [f"  {example}" for example in table.examples]
@@ -80,14 +93,28 @@ def to_json(result: AuditResult) -> str:
     )
 
 
-def _wait_for_arrival(settings: Settings, by_hub: dict[str, list[Acknowledged]], wait_seconds: float) -> None:
-    deadline = time.monotonic() + wait_seconds
+def _sent(entry: Entry) -> SentClick:
+    return SentClick(
+        entry.number,
+        (entry.partition, entry.sequence_number),
+        None if entry.kind.startswith(BAD) else entry.about["id"],
+        datetime.fromtimestamp(entry.enqueued_ms / 1000, UTC),
+    )
+
+
+def _wait_for_bronze(settings: Settings, by_hub: dict[str, list[Acknowledged]], deadline: float) -> None:
     for hub, records in by_hub.items():
         wanted = {(record.partition, record.sequence_number) for record in records}
-        while wanted - places_in_bronze(bronze_table(hub), settings.lake_root):
-            if time.monotonic() >= deadline:
-                return
-            time.sleep(LOOK_SECONDS)
+        _wait_for_all(wanted, partial(places_in_bronze, bronze_table(hub), settings.lake_root), deadline)
+
+
+def _wait_for_silver(settings: Settings, clicks: list[SentClick], deadline: float) -> None:
+    _wait_for_all({click.place for click in clicks}, partial(click_places, settings.lake_root), deadline)
+
+
+def _wait_for_all(wanted: set[Place], found: Callable[[], set[Place]], deadline: float) -> None:
+    while wanted - found() and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
 
 
 def _number(contents: LedgerContents, headers: list[tuple[str, bytes | None]]) -> int | None:

@@ -1,0 +1,150 @@
+"""What is checked of silver: its books, how fresh it is, what it puts aside, and fields that nobody knows."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+
+from dagster import AssetCheckResult, AssetChecksDefinition, AssetCheckSeverity, MetadataValue, asset_check
+
+from assets.streams import table_key
+from lake.click_books import Books, click_books, click_drift, newest_click
+from lake.silver import CLICK_ACTIVITY, CLICK_QUARANTINE, clicks_table
+from settings import Settings, load_settings
+from streaming.catalog import SILVER
+from streaming.files import StreamFiles
+from streaming.lease import is_held
+from streaming.progress import QueryProgress, StreamProgress
+
+CLICKS = clicks_table({}).name
+RECENT = timedelta(days=1)
+# Beyond a few of its own triggers and of those of bronze.
+PATIENCE_SECONDS = 120.0
+MOST_CLICKS = 100_000
+
+
+def silver_checks() -> list[AssetChecksDefinition]:
+    return [
+        _check(CLICKS, "books_balanced", "Every record of bronze is in clicks, duplicates or quarantine, once", _books),
+        _check(CLICKS, "fresh", "Silver is not far behind bronze", _fresh),
+        _check(CLICKS, "known_fields", "Events have no fields that the schema does not have", _known_fields),
+        _check(CLICKS, "few_duplicates", "Few records repeat an event", _few_duplicates),
+        _check(CLICK_QUARANTINE.name, "few_quarantined", "Few records fail", _few_quarantined),
+        _check(CLICK_ACTIVITY.name, "windows_follow", "The windows are not far behind the clicks", _windows_follow),
+    ]
+
+
+def _check(
+    table: str, name: str, description: str, look: Callable[[Settings, datetime], AssetCheckResult]
+) -> AssetChecksDefinition:
+    @asset_check(asset=table_key(table), name=name, description=description)
+    def check() -> AssetCheckResult:
+        return look(load_settings(), datetime.now(UTC))
+
+    return check
+
+
+def _books(settings: Settings, now: datetime) -> AssetCheckResult:
+    query = _progress(settings, "clicks")
+    version = query.read_to.get("version") if query else None
+    books = click_books(settings.lake_root, version)
+    problems = [f"{count:,} records of {day} are missing" for day, count in sorted(books.missing.items())]
+    problems += [f"{count:,} records of {day} are there more than once" for day, count in sorted(books.surplus.items())]
+    if problems:
+        told = f"{'; '.join(problems)}. `tidewatch audit` with a ledger of these days tells which."
+    elif version is None and books.bronze:
+        told = "nothing is there twice; what silver has read nobody knows until it has run for a while"
+    else:
+        told = "balanced"
+    return AssetCheckResult(
+        passed=not problems and (version is not None or not books.bronze),
+        severity=AssetCheckSeverity.ERROR if problems else AssetCheckSeverity.WARN,
+        description=told,
+        metadata={
+            "bronze": sum(books.bronze.values()),
+            "clicks": sum(books.clicks.values()),
+            "duplicates": sum(books.duplicates.values()),
+            "quarantined": sum(books.quarantine.values()),
+        },
+    )
+
+
+def _fresh(settings: Settings, now: datetime) -> AssetCheckResult:
+    return _behind(settings, "clicks", "bronze", newest_click(settings.lake_root), now)
+
+
+def _known_fields(settings: Settings, now: datetime) -> AssetCheckResult:
+    drift = click_drift(settings.lake_root, now - RECENT, MOST_CLICKS)
+    rows = [
+        f"| `{name}` | {count:,} | {', '.join(drift.examples[name])} |" for name, count in drift.counts.most_common(20)
+    ]
+    names = ", ".join(name for name, _ in drift.counts.most_common(5))
+    return AssetCheckResult(
+        passed=not drift.clicks,
+        severity=AssetCheckSeverity.WARN,
+        description=f"{_at_least(drift.clicks)} clicks of the last day have fields that the schema does not know: "
+        f"{names}. They are kept in unknown_fields; TIDEWATCH_SILVER_PROMOTED_FIELDS makes a field a column."
+        if drift.clicks
+        else "none in the last day",
+        metadata={
+            "clicks with unknown fields": drift.clicks,
+            "fields": MetadataValue.md("\n".join(["| field | clicks | examples |", "|---|---|---|", *rows])),
+        },
+    )
+
+
+def _few_duplicates(settings: Settings, now: datetime) -> AssetCheckResult:
+    books = click_books(settings.lake_root, None)
+    return _share("repeat an event", books, books.duplicates, settings.silver.most_duplicates, now)
+
+
+def _few_quarantined(settings: Settings, now: datetime) -> AssetCheckResult:
+    books = click_books(settings.lake_root, None)
+    return _share("are in quarantine", books, books.quarantine, settings.silver.most_quarantined, now)
+
+
+def _share(words: str, books: Books, table: dict[date, int], most: float, now: datetime) -> AssetCheckResult:
+    share = books.share(table, (now - RECENT).date())
+    return AssetCheckResult(
+        passed=share <= most,
+        severity=AssetCheckSeverity.WARN,
+        description=f"{share:.2%} of the records of today and yesterday {words}; {most:.2%} are taken for normal",
+        metadata={"share": share},
+    )
+
+
+def _windows_follow(settings: Settings, now: datetime) -> AssetCheckResult:
+    newest = newest_click(settings.lake_root)
+    watermark = newest - timedelta(minutes=settings.silver.watermark_minutes) if newest else None
+    return _behind(settings, "click_activity", "the clicks", watermark, now)
+
+
+def _behind(settings: Settings, name: str, source: str, reached: datetime | None, now: datetime) -> AssetCheckResult:
+    """Whether a query keeps up with what it reads; that nobody sends anything is no fault of it."""
+    query = _progress(settings, name)
+    if query is None or query.lag_seconds is None:
+        return AssetCheckResult(
+            passed=False,
+            severity=AssetCheckSeverity.WARN,
+            description="silver does not run, or has just started: the check stream_health says more",
+        )
+    metadata = {"seconds behind": query.lag_seconds, "records behind": query.lag_records or 0}
+    if reached is not None:
+        metadata["age of the newest click in seconds" if name == "clicks" else "watermark lag in seconds"] = (
+            now - reached
+        ).total_seconds()
+    return AssetCheckResult(
+        passed=query.lag_seconds <= PATIENCE_SECONDS + 3 * query.trigger_seconds,
+        severity=AssetCheckSeverity.WARN,
+        description=f"{query.lag_seconds:.0f} s behind {source}",
+        metadata=metadata,
+    )
+
+
+def _at_least(clicks: int) -> str:
+    return f"{clicks:,} or more" if clicks >= MOST_CLICKS else f"{clicks:,}"
+
+
+def _progress(settings: Settings, query: str) -> QueryProgress | None:
+    """Of a running host only: what a dead one left says nothing about now."""
+    files = StreamFiles(settings.run_folder, SILVER.name)
+    progress = StreamProgress.read(files.progress) if is_held(files.lease) else None
+    return progress.queries.get(query) if progress else None

@@ -1,0 +1,123 @@
+"""Holds what a ledger says was acknowledged of clicks against silver and quarantine. Reads Delta without Spark."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lake.audit import TableAudit, add_example, rows_of
+from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
+from lake.tables import Table
+
+Place = tuple[int, int]
+CLICKS = clicks_table({})
+
+
+@dataclass(frozen=True, slots=True)
+class SentClick:
+    """A record that the hub acknowledged, and what it was meant to be: `event_id` is None where it was spoiled."""
+
+    number: int
+    place: Place
+    event_id: str | None
+    enqueued: datetime
+
+
+def click_places(lake_root: str) -> set[Place]:
+    """Every record that silver has taken up, whatever became of it."""
+    tables = (CLICKS, CLICK_DUPLICATES, CLICK_QUARANTINE)
+    return {place for table in tables for place in _places(table, lake_root)}
+
+
+def audit_clicks(lake_root: str, sent: Iterable[SentClick], in_bronze: set[Place], horizon: timedelta) -> TableAudit:
+    """Every record is in exactly one of the three tables, spoiled ones in quarantine and others not; of the records of
+    an event that came within the horizon exactly one is a click, under its own id, and each of the others names one;
+    nothing is there that bronze does not have."""
+    known = {one.place: one for one in sent}
+    audit = TableAudit("silver and quarantine", len(known))
+    found: dict[Place, Counter[str]] = defaultdict(Counter)
+    for table in (CLICKS, CLICK_DUPLICATES, CLICK_QUARANTINE):
+        for place in _places(table, lake_root):
+            found[place][table.name] += 1
+    for place, tables in found.items():
+        if (times := tables.total()) > 1:
+            audit.duplicated += times - 1
+            add_example(audit, f"duplicated: {_told(place)} is in {_listed(tables)}")
+        if place not in in_bronze:
+            audit.unexplained += 1
+            add_example(audit, f"unexplained: {_told(place)} is in {_listed(tables)}, but not in bronze")
+    for place, one in known.items():
+        tables = found.get(place, Counter())
+        if not tables:
+            audit.lost += 1
+            add_example(audit, f"lost: record {one.number}, {_told(place)}")
+        elif (one.event_id is None) != (CLICK_QUARANTINE.name in tables):
+            audit.unexplained += 1
+            add_example(audit, f"unexplained: record {one.number}, {_told(place)}, is in {_listed(tables)}")
+    clicks = {_place(row): row for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", *_PLACE))}
+    events = {place: row["eventID"] for place, row in clicks.items()}
+    _audit_ids(audit, known, events, lake_root)
+    _audit_events(audit, known.values(), events, horizon)
+    _audit_clickpath(audit, {place: row["related_products"] for place, row in clicks.items()}, lake_root)
+    return audit
+
+
+def _audit_ids(
+    audit: TableAudit, known: Mapping[Place, SentClick], events: Mapping[Place, str], lake_root: str
+) -> None:
+    for place, event in events.items():
+        if place in known and known[place].event_id not in (None, event):
+            audit.changed += 1
+            add_example(audit, f"changed: {_told(place)} is event {event}, not {known[place].event_id}")
+    for row in rows_of(CLICK_DUPLICATES, lake_root, ("eventID", "kept_partition", "kept_sequence_number", *_PLACE)):
+        kept = row["kept_partition"], row["kept_sequence_number"]
+        if events.get(kept) != row["eventID"]:
+            audit.lost += 1
+            add_example(
+                audit,
+                f"lost: {_told(_place(row))} repeats event {row['eventID']}, but no click of it is at {_told(kept)}",
+            )
+
+
+def _audit_events(
+    audit: TableAudit, sent: Iterable[SentClick], events: Mapping[Place, str], horizon: timedelta
+) -> None:
+    by_event: dict[str, list[SentClick]] = defaultdict(list)
+    for one in sent:
+        if one.event_id is not None and one.place in events:
+            by_event[one.event_id].append(one)
+    for event, kept in by_event.items():
+        for before, after in itertools.pairwise(sorted(kept, key=lambda one: one.enqueued)):
+            if after.enqueued - before.enqueued <= horizon:
+                audit.duplicated += 1
+                add_example(audit, f"duplicated: event {event}, records {before.number} and {after.number} are clicks")
+
+
+def _audit_clickpath(audit: TableAudit, related: dict[Place, int], lake_root: str) -> None:
+    found = Counter(_places(CLICKPATH, lake_root))
+    for place in found.keys() | related.keys():
+        if found[place] != related.get(place, 0):
+            audit.changed += 1
+            add_example(
+                audit, f"changed: {_told(place)} has {found[place]} rows of clickpath, not {related.get(place, 0)}"
+            )
+
+
+_PLACE = ("partition", "sequence_number")
+
+
+def _places(table: Table, lake_root: str) -> list[Place]:
+    return [_place(row) for row in rows_of(table, lake_root, _PLACE)]
+
+
+def _place(row: dict[str, int]) -> Place:
+    return row["partition"], row["sequence_number"]
+
+
+def _told(place: Place) -> str:
+    return f"partition {place[0]}, number {place[1]}"
+
+
+def _listed(tables: "Counter[str]") -> str:
+    return " and ".join(tables.elements())

@@ -1,0 +1,140 @@
+"""Whether the books of clicks balance, how fresh silver is, and what it had to put aside. From Delta's logs alone,
+where not said otherwise; reads Delta without Spark."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
+from lake.tables import Table, bronze_table
+
+CLICKS = clicks_table({})
+BRONZE = bronze_table("clicks")
+EXAMPLES = 3
+MOST_FIELDS = 100
+
+
+@dataclass(frozen=True)
+class Books:
+    """Records by day. `read` is what silver has surely read of bronze, `bronze` all that is there."""
+
+    bronze: dict[date, int]
+    read: dict[date, int]
+    clicks: dict[date, int]
+    duplicates: dict[date, int]
+    quarantine: dict[date, int]
+
+    def entered(self, day: date) -> int:
+        return sum(table.get(day, 0) for table in (self.clicks, self.duplicates, self.quarantine))
+
+    @property
+    def missing(self) -> dict[date, int]:
+        """Read, but in none of the three."""
+        short = {day: count - self.entered(day) for day, count in self.read.items()}
+        return {day: count for day, count in short.items() if count > 0}
+
+    @property
+    def surplus(self) -> dict[date, int]:
+        """In more than one of the three, or from nowhere."""
+        days = self.clicks.keys() | self.duplicates.keys() | self.quarantine.keys()
+        over = {day: self.entered(day) - self.bronze.get(day, 0) for day in days}
+        return {day: count for day, count in over.items() if count > 0}
+
+    def share(self, table: dict[date, int], since: date) -> float:
+        """Of all that was entered from that day on."""
+        entered = sum(self.entered(day) for day in self.bronze if day >= since)
+        return sum(count for day, count in table.items() if day >= since) / entered if entered else 0.0
+
+
+def click_books(lake_root: str, next_version: int | None) -> Books:
+    """`next_version` is the version of bronze that silver reads next, None where nobody knows."""
+    # Silver is looked at before all of bronze and after what it has read: so neither difference can come from a batch
+    # that ends in between.
+    read = _by_day(BRONZE, lake_root, next_version - 1) if next_version else {}
+    silver = [_by_day(table, lake_root) for table in (CLICKS, CLICK_DUPLICATES, CLICK_QUARANTINE)]
+    return Books(_by_day(BRONZE, lake_root), read, *silver)
+
+
+def newest_click(lake_root: str) -> datetime | None:
+    """The time of the newest click in silver."""
+    return _newest(CLICKS, lake_root)
+
+
+@dataclass
+class Drift:
+    """Fields that the schema does not have: how many clicks have each, and some of their values."""
+
+    clicks: int = 0
+    counts: "Counter[str]" = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+
+def click_drift(lake_root: str, since: datetime, most_clicks: int) -> Drift:
+    """Reads clicks from then on that have unknown fields, so many at most."""
+    drift = Drift()
+    table = _opened(CLICKS, lake_root)
+    if table is None:
+        return drift
+    wanted = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
+    wanted &= ds.field("unknown_fields").is_valid()
+    scanner = table.to_pyarrow_dataset().scanner(columns=["unknown_fields"], filter=wanted)
+    for text in scanner.head(most_clicks).column("unknown_fields").to_pylist():
+        drift.clicks += 1
+        for name, value in _leaves(json.loads(text)):
+            if name in drift.counts or len(drift.counts) < MOST_FIELDS:
+                drift.counts[name] += 1
+                examples = drift.examples.setdefault(name, [])
+                if len(examples) < EXAMPLES:
+                    examples.append(json.dumps(value)[:80])
+    return drift
+
+
+def _leaves(unknown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Fields of the user agent and of elements by their paths, the same for all elements."""
+    for name, value in unknown.items():
+        if name == "userAgent":
+            yield from ((f"userAgent.{inner}", each) for inner, each in value.items())
+        elif name == "extraPayload":
+            yield from {f"extraPayload[].{inner}": each for one in value for inner, each in one.items()}.items()
+        else:
+            yield name, value
+
+
+def _by_day(table: Table, lake_root: str, version: int | None = None) -> dict[date, int]:
+    files = _files(table, lake_root, version)
+    if files is None:
+        return {}
+    counts: Counter[date] = Counter()
+    for day, records in zip(
+        files.column("partition.date").to_pylist(), files.column("num_records").to_pylist(), strict=True
+    ):
+        counts[day] += records
+    return dict(counts)
+
+
+def _newest(table: Table, lake_root: str) -> datetime | None:
+    files = _files(table, lake_root)
+    if files is None or "max.processing_time" not in files.column_names:
+        return None
+    return max((at for at in files.column("max.processing_time").to_pylist() if at), default=None)
+
+
+def _files(table: Table, lake_root: str, version: int | None = None) -> pa.Table | None:
+    opened = _opened(table, lake_root, version)
+    found = pa.table(opened.get_add_actions(flatten=True)) if opened else None
+    return found if found is not None and found.num_rows else None
+
+
+def _opened(table: Table, lake_root: str, version: int | None = None) -> DeltaTable | None:
+    try:
+        return DeltaTable(table.path(lake_root), version=version)
+    except TableNotFoundError:
+        return None

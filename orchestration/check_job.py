@@ -1,0 +1,22 @@
+"""A job that runs the checks of silver, and its schedule."""
+
+from dagster import (
+    AssetChecksDefinition,
+    AssetSelection,
+    DefaultScheduleStatus,
+    ScheduleDefinition,
+    define_asset_job,
+    in_process_executor,
+)
+
+
+def check_schedule(checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
+    job = define_asset_job(
+        "check_silver",
+        selection=AssetSelection.checks(*checks),
+        description="Books, freshness, shares and unknown fields of silver",
+        executor_def=in_process_executor,
+    )
+    return ScheduleDefinition(
+        name="check_silver", job=job, cron_schedule="*/15 * * * *", default_status=DefaultScheduleStatus.RUNNING
+    )

@@ -1,0 +1,74 @@
+"""Which records of a batch repeat a click: exact, without state, from the batch and the clicks that were kept before.
+
+A record repeats a click when one with the same eventID was kept whose time is at most the horizon away. In a batch the
+earliest record is kept. There is no state to keep, to bound or to lose: what was kept is in silver/clicks.
+"""
+
+from datetime import timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+KEY = ("eventID", "processing_time", "partition", "sequence_number")
+# Beyond this many rows their hashes are not sent to every executor, but shuffled.
+BROADCAST_ROWS = 2_000_000
+
+HASH = "xxhash64(eventID) AS hash"
+RECORD = "struct(processing_time, partition, sequence_number)"
+
+
+def met_before(new: DataFrame, kept: DataFrame, rows: int) -> DataFrame:
+    """Of the clicks kept before, those whose eventID may be in `new`, which has about so many rows.
+
+    Both need the columns of `KEY`. Almost nothing is met again, so that all are compared by a hash of 8 bytes.
+    """
+    wanted = new.selectExpr(HASH).distinct()
+    wanted = F.broadcast(wanted) if rows <= BROADCAST_ROWS else wanted
+    return kept.selectExpr(*KEY, HASH).join(wanted, "hash", "left_semi")
+
+
+def repeats(new: DataFrame, met: DataFrame, horizon: timedelta) -> DataFrame:
+    """Of `new`, the records that repeat a click, each with the place of the one that was kept.
+
+    `met` comes from `met_before`. A new record that is itself among the kept ones comes out with its own place.
+    """
+    several = new.selectExpr(HASH).groupBy("hash").count().where("count > 1").select("hash")
+    suspects = several.union(met.select("hash")).distinct()
+    suspected = new.selectExpr(*KEY, HASH).join(F.broadcast(suspects), "hash", "left_semi")
+    both = suspected.selectExpr("eventID", f"{RECORD} AS new", "NULL AS kept").union(
+        met.selectExpr("eventID", "NULL AS new", f"{RECORD} AS kept")
+    )
+    return (
+        both.groupBy("eventID")
+        .agg(F.expr("sort_array(collect_list(new)) AS new"), F.expr("sort_array(collect_list(kept)) AS before"))
+        .selectExpr("*", f"{_all_kept(horizon)} AS kept")
+        .selectExpr("eventID", f"inline({_repeated(horizon)})")
+        .selectExpr(
+            "eventID",
+            "kept.partition AS kept_partition",
+            "kept.sequence_number AS kept_sequence_number",
+            "record.*",
+            "to_date(record.processing_time) AS date",
+        )
+    )
+
+
+SAME = "one = record"
+
+
+def _near(horizon: timedelta) -> str:
+    micros = round(horizon.total_seconds() * 1_000_000)
+    return f"abs(unix_micros(one.processing_time) - unix_micros(record.processing_time)) <= {micros}"
+
+
+def _all_kept(horizon: timedelta) -> str:
+    """Those kept before and, in their order, the new ones that none of them is near to."""
+    return f"""aggregate(new, before, (done, record) -> CASE
+        WHEN exists(done, one -> {SAME} OR {_near(horizon)}) THEN done ELSE concat(done, array(record)) END)"""
+
+
+def _repeated(horizon: timedelta) -> str:
+    """The new ones that were not kept just now, each with the first that was kept near it."""
+    others = f"filter(new, record -> NOT exists(kept, one -> {SAME}) OR exists(before, one -> {SAME}))"
+    first = f"coalesce(get(filter(before, one -> {SAME}), 0), get(filter(kept, one -> {_near(horizon)}), 0))"
+    return f"transform({others}, record -> named_struct('record', record, 'kept', {first}))"

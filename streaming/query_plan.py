@@ -1,0 +1,35 @@
+"""What a query is made of: the rows it reads, and what is done with a batch of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from hub.connection import HubConnection
+from settings import Settings
+from streaming.catalog import QuerySpec
+from streaming.checkpoints import Generation
+
+
+@dataclass(frozen=True)
+class QueryContext:
+    spark: SparkSession
+    settings: Settings
+    connection: HubConnection
+    partitions: dict[str, int]
+    """How many partitions each topic has now; empty for a stream that reads no hub."""
+    stopping: Callable[[], bool]
+    check_lease: Callable[[], None]
+    """Does not return when this host may write no more."""
+    now: datetime
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    rows: DataFrame
+    commit: Callable[[DataFrame, int], None]
+    """Writes a batch exactly once, whenever and however often it is called with it."""
+
+
+Planner = Callable[[QueryContext, QuerySpec, Generation], QueryPlan]
