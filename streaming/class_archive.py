@@ -70,17 +70,15 @@ def _run_streams(settings: Settings) -> None:
         check_lease=lambda: None,
         now=datetime.now(UTC),
     )
-    queries = []
     for stream in (BRONZE, SILVER):
-        started = [start_query(context, stream, query) for query in stream.queries]
+        queries = [start_query(context, stream, query) for query in stream.queries]
         deadline = time.monotonic() + BATCH_SECONDS
-        while not all(query.lastProgress for query in started):
+        while not all(query.lastProgress for query in queries):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{stream.name} did no batch in {BATCH_SECONDS} s")
             time.sleep(0.2)
-        queries += started
-    for query in queries:
-        query.stop()
+        for query in queries:
+            query.stop()
     close_session(spark)  # the JVM writes the archive when it ends
 
 

@@ -21,7 +21,7 @@ TYPES = {
     "BIGINT": "^BIGINT$",
     "BOOLEAN": "^BOOLEAN$",
 }
-PLACE = ("processing_time", "partition", "sequence_number", "date")
+PROVENANCE = ("processing_time", "partition", "sequence_number", "date")
 TEXT = "cast(body AS STRING)"
 ELEMENTS = "try_variant_get(variant, '$.extraPayload', 'array<variant>')"
 
@@ -51,17 +51,17 @@ def plain_clicks(bronze: DataFrame, schema: ClickSchema, rules: ClickRules) -> D
     sound = [f"NOT coalesce({fault.condition}, false)" for fault in _faults(rules)]
     return (
         bronze.withColumnRenamed("enqueued_time", "processing_time")
-        .selectExpr("body", f"{_read(schema)} AS json", "ingest_time", *PLACE)
+        .selectExpr("body", f"{_read(schema)} AS json", "ingest_time", *PROVENANCE)
         .selectExpr("*", f"coalesce({' AND '.join([same, *sound])}, false) AS plain")
-        .selectExpr(*_fields(schema), "plain", "CASE WHEN NOT plain THEN body END AS body", "ingest_time", *PLACE)
+        .selectExpr(*_fields(schema), "plain", "CASE WHEN NOT plain THEN body END AS body", "ingest_time", *PROVENANCE)
     )
 
 
 def judged_clicks(records: DataFrame, schema: ClickSchema, rules: ClickRules) -> DataFrame:
     """A row for each record: the click's fields, those unknown to the schema, and `reason` and `sentence` where it
-    fails. `records` need `body` and `ingest_time`, and the columns of `PLACE`."""
+    fails. `records` need `body` and `ingest_time`, and the columns of `PROVENANCE`."""
     return (
-        records.selectExpr("body", "ingest_time", *PLACE, f"{_read(schema)} AS json", f"{WHOLE_VALUE} AS variant")
+        records.selectExpr("body", "ingest_time", *PROVENANCE, f"{_read(schema)} AS json", f"{WHOLE_VALUE} AS variant")
         .selectExpr("*", f"{_wrong_types(schema, rules)} AS wrong_types", "schema_of_variant(variant) AS shape")
         .selectExpr("*", f"{_verdict(rules)} AS verdict")
         .selectExpr(
@@ -70,7 +70,7 @@ def judged_clicks(records: DataFrame, schema: ClickSchema, rules: ClickRules) ->
             "verdict.reason",
             "verdict.sentence",
             "body",
-            *PLACE,
+            *PROVENANCE,
         )
     )
 
@@ -88,13 +88,13 @@ def clicks(good: DataFrame, schema: ClickSchema) -> DataFrame:
 def clickpath(good: DataFrame) -> DataFrame:
     """A row for each element of extraPayload; clicks without any have none."""
     of_click = ("eventID", "eventType", "productId")
-    return good.selectExpr(*of_click, "posexplode(extraPayload) AS (position, related)", *PLACE).select(
-        *of_click, "position", "related.relatedProductId", "related.relatedProductCategory", *PLACE
+    return good.selectExpr(*of_click, "posexplode(extraPayload) AS (position, related)", *PROVENANCE).select(
+        *of_click, "position", "related.relatedProductId", "related.relatedProductCategory", *PROVENANCE
     )
 
 
 def quarantined(failed: DataFrame, schema: ClickSchema) -> DataFrame:
-    return failed.selectExpr("body", "reason", "sentence", f"{_text(schema.version)} AS schema_version", *PLACE)
+    return failed.selectExpr("body", "reason", "sentence", f"{_text(schema.version)} AS schema_version", *PROVENANCE)
 
 
 # Spark stops reading at a value's end. So the text has to be a whole value inside an array and inside an object:

@@ -201,6 +201,8 @@ class StreamHost:
                 progress.alive(*(query.name for query in queries if meter.got_on(query)))
                 alive_at = time.monotonic()
         progress.phase(STOPPING)
+        # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length.
+        logging.getLogger().setLevel(logging.CRITICAL)
         log.info("%s stops after its running batches", self._stream.name)
         try:
             self._finish(queries, progress)

@@ -22,7 +22,7 @@ from processes.ports import free_port
 from settings import HubSettings
 from streaming.failures import Failure, FailureClass
 from streaming.lease import Holder, is_held
-from streaming.progress import RUNNING, StreamProgress
+from streaming.progress import RUNNING, WAITING, StreamProgress
 from tests.system import System
 
 pytestmark = pytest.mark.slow
@@ -222,7 +222,7 @@ def test_a_broker_that_is_away_at_the_start_and_in_between_costs_nothing(system:
     wait_for("the host says why it waits", lambda: "waits for the hub" in host.log.read_text())
     assert f"127.0.0.1:{system.broker.port} does not answer" in host.log.read_text()
     progress = StreamProgress.read(system.files().progress)
-    assert progress is not None and progress.phase == "waiting for the hub"
+    assert progress is not None and progress.phase == WAITING
     system.broker.start()
     wait_for_rows(system, 1)
 
