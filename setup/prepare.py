@@ -107,7 +107,8 @@ def prepare_jars(java: str, relock: bool) -> None:
 def prepare_class_archive(java: str) -> None:
     """Only makes starts faster, so that a machine where it can't be made goes on without it."""
     stamp = JARS / ".archived"
-    state = digest(JAR_DIGESTS, ROOT / "requirements.txt", extra=java_release(java))
+    made_by = ROOT / "streaming" / "class_archive.py"
+    state = digest(JAR_DIGESTS, ROOT / "requirements.txt", made_by, extra=java_release(java))
     stamped, _, failed_before = read(stamp).partition(" failed ")
     tries = int(failed_before) if stamped == state and failed_before else 0
     if stamped == state and not tries:
