@@ -59,23 +59,22 @@ def audit_bronze(
     expected = {(one.partition, one.sequence_number): one for one in acknowledged}
     audit = TableAudit(table.name, len(expected))
     seen: Counter[tuple[int, int]] = Counter()
-    for batch in _batches(table, lake_root):
-        for row in batch.to_pylist():
-            place = (row["partition"], row["sequence_number"])
-            entry = expected.get(place)
-            if entry is None:
-                number = number_of([(header["key"], header["value"]) for header in row["headers"] or ()])
-                if number is None:
-                    continue
-                if may_be_unconfirmed(number):
-                    audit.unconfirmed += 1
-                else:
-                    audit.unexplained += 1
-                    add_example(audit, f"unexplained: record {number} at partition {place[0]}, number {place[1]}")
-            elif digest(row["body"]) != entry.digest:
-                audit.changed += 1
-                add_example(audit, f"changed: record {entry.number} at partition {place[0]}, number {place[1]}")
-            seen[place] += 1
+    for row in rows_of(table, lake_root, NEEDED):
+        place = (row["partition"], row["sequence_number"])
+        entry = expected.get(place)
+        if entry is None:
+            number = number_of([(header["key"], header["value"]) for header in row["headers"] or ()])
+            if number is None:
+                continue
+            if may_be_unconfirmed(number):
+                audit.unconfirmed += 1
+            else:
+                audit.unexplained += 1
+                add_example(audit, f"unexplained: record {number} at partition {place[0]}, number {place[1]}")
+        elif digest(row["body"]) != entry.digest:
+            audit.changed += 1
+            add_example(audit, f"changed: record {entry.number} at partition {place[0]}, number {place[1]}")
+        seen[place] += 1
     for place, times in seen.items():
         if times > 1:
             audit.duplicated += times - 1
@@ -101,7 +100,7 @@ def rows_of(table: Table, lake_root: str, columns: tuple[str, ...]) -> Iterator[
         yield from batch.to_pylist()
 
 
-def _batches(table: Table, lake_root: str, columns: tuple[str, ...] = NEEDED) -> Iterator[pa.RecordBatch]:
+def _batches(table: Table, lake_root: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     try:
         delta = DeltaTable(table.path(lake_root))
     except TableNotFoundError:

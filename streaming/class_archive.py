@@ -1,6 +1,6 @@
 """`python -m streaming.class_archive FILE`: makes the JVM's archive of loaded classes, which halves a stream's start.
 
-It runs the real bronze stream on a broker of its own in a temporary folder, so that the archive has what streams load.
+It runs the real streams on a broker of their own in a temporary folder, so that the archive has what streams load.
 """
 
 import random
