@@ -24,6 +24,12 @@ class Figure:
         return cls(round(value, 3), unit, bar, value <= bar, [round(run, 3) for run in runs])
 
     @classmethod
+    def at_least(cls, bar: float, runs: list[float], unit: str = "ratio") -> "Figure":
+        """The median of the runs, which may not be below the bar."""
+        value = statistics.median(runs)
+        return cls(round(value, 3), unit, bar, value >= bar, [round(run, 3) for run in runs])
+
+    @classmethod
     def plain(cls, runs: list[float], unit: str) -> "Figure":
         return cls(round(statistics.median(runs), 3), unit, None, True, [round(run, 3) for run in runs])
 

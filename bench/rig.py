@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,12 @@ class Home:
         return [sys.executable, "-m", "orchestration.command", *arguments]
 
     @contextlib.contextmanager
-    def traffic(self, ledger: Path, rate: float = 200) -> Iterator[None]:
-        """Traffic on all hubs for as long as the block runs."""
+    def traffic(
+        self, ledger: Path, rate: float = 200, hub: str = "all", faults: Sequence[str] = ("--bad-fraction", "0.02")
+    ) -> Iterator[None]:
+        """Traffic for as long as the block runs."""
         sender = self.start_command(
-            *("traffic", "all", "--rate", str(rate), "--bad-fraction", "0.02", "--ledger", str(ledger)),
-            stderr=subprocess.DEVNULL,
+            *("traffic", hub, "--rate", str(rate), "--ledger", str(ledger)), *faults, stderr=subprocess.DEVNULL
         )
         try:
             yield

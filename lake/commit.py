@@ -69,7 +69,7 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
     delta = _delta(spark)
     transaction = _log(spark, table, lake_root).startTransaction()
     fitted = _fitted(rows, table, StructType.fromJson(json.loads(transaction.metadata().schemaString())))
-    if _last_version(transaction.snapshot(), writer) >= version:
+    if _versions(transaction.snapshot()).get(writer, -1) >= version:
         return False
     # Makes Delta refuse this commit when another of the same writer comes in between.
     transaction.readTxn().addOne(writer)
@@ -83,21 +83,20 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
 
 
 def other_writers(spark: SparkSession, table: Table, lake_root: str, writer: str) -> bool:
-    """Whether somebody else than this writer has appended to the table."""
-    transactions = _transactions(_log(spark, table, lake_root).startTransaction().snapshot()).iterator()
-    while transactions.hasNext():
-        if transactions.next().appId() != writer:
-            return True
-    return False
+    """Whether another stream, or an earlier generation of this one, has appended to the table."""
+    return bool(committed_versions(spark, table, lake_root).keys() - {writer})
 
 
 def committed_version(spark: SparkSession, table: Table, lake_root: str, writer: str) -> int | None:
     """The newest version that this writer committed to the table, None also where there is no table."""
+    return committed_versions(spark, table, lake_root).get(writer)
+
+
+def committed_versions(spark: SparkSession, table: Table, lake_root: str) -> dict[str, int]:
+    """The newest version of each writer that `append_once` has appended for."""
     if not table_exists(spark, table, lake_root):
-        return None
-    log = _log(spark, table, lake_root)
-    version = _last_version(log.startTransaction().snapshot(), writer)
-    return None if version < 0 else version
+        return {}
+    return _versions(_log(spark, table, lake_root).startTransaction().snapshot())
 
 
 def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
@@ -138,21 +137,16 @@ def _schema(spark: SparkSession, table: Table, lake_root: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
 
-def _last_version(snapshot: Any, writer: str) -> int:
-    """-1 for a writer that the table does not know."""
-    each = _transactions(snapshot).iterator()
-    while each.hasNext():
-        transaction = each.next()
-        if transaction.appId() == writer:
-            return int(transaction.version())
-    return -1
-
-
-def _transactions(snapshot: Any) -> Any:
+def _versions(snapshot: Any) -> dict[str, int]:
     """The last version of each writer. Rebuilds the state only where the checksum is missing."""
     checksum = snapshot.checksumOpt()
     known = checksum.get().setTransactions() if checksum.isDefined() else checksum
-    return known.get() if known.isDefined() else snapshot.setTransactions()
+    each = (known.get() if known.isDefined() else snapshot.setTransactions()).iterator()
+    found = {}
+    while each.hasNext():
+        transaction = each.next()
+        found[transaction.appId()] = int(transaction.version())
+    return found
 
 
 def _log(spark: SparkSession, table: Table, lake_root: str) -> Any:

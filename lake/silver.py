@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lake.tables import STREAMED, Column, Table
+from lake.tables import Column, Table, streamed
 
 # Which hub record a row came from. With bronze's columns of the same names it leads back to the record's bytes.
 PLACE = (
@@ -11,6 +11,8 @@ PLACE = (
 )
 PROCESSING_TIME = Column("processing_time", "TIMESTAMP", "When the hub took the record: the event's time")
 DATE = Column("date", "DATE", "The day (UTC) of processing_time")
+
+BY_RECORD = ("processing_time", "partition", "sequence_number")
 
 CLICK_FIELDS = (
     Column("eventID", "STRING", "The event's own id"),
@@ -38,7 +40,7 @@ def clicks_table(promoted: Mapping[str, str]) -> Table:
             *(Column(name, kind, f"Field {name} of the event") for name, kind in promoted.items()),
         ),
         partitioned_by=("date",),
-        properties=STREAMED,
+        properties=streamed(*BY_RECORD),
     )
 
 
@@ -57,7 +59,7 @@ CLICKPATH = Table(
         DATE,
     ),
     partitioned_by=("date",),
-    properties=STREAMED,
+    properties=streamed(*BY_RECORD),
 )
 
 CLICK_DUPLICATES = Table(
@@ -72,7 +74,7 @@ CLICK_DUPLICATES = Table(
         DATE,
     ),
     partitioned_by=("date",),
-    properties=STREAMED,
+    properties=streamed(*BY_RECORD),
 )
 
 CLICK_QUARANTINE = Table(
@@ -88,7 +90,7 @@ CLICK_QUARANTINE = Table(
         DATE,
     ),
     partitioned_by=("date",),
-    properties=STREAMED,
+    properties=streamed(*BY_RECORD),
 )
 
 CLICK_ACTIVITY = Table(
@@ -108,5 +110,5 @@ CLICK_ACTIVITY = Table(
         Column("date", "DATE", "The day (UTC) of window_start"),
     ),
     partitioned_by=("date",),
-    properties=STREAMED,
+    properties=streamed("window_start", "window_end"),
 )

@@ -32,6 +32,13 @@ class Table:
 # would cost a stream more than the commits themselves.
 STREAMED = {"delta.checkpointInterval": "100"}
 
+
+def streamed(*looked_up_by: str) -> dict[str, str]:
+    """Properties of a table that a stream writes. Delta keeps the least and the greatest value a file has of these
+    columns, by which readers pass over files; of all columns it would cost about as much as writing them."""
+    return {**STREAMED, "delta.dataSkippingStatsColumns": ",".join(looked_up_by)}
+
+
 BRONZE_COLUMNS = (
     Column("body", "BINARY", "The record's bytes, unchanged; null where the hub had none"),
     Column("key", "BINARY", "The partition key's bytes, unchanged; null where the record had none"),
@@ -52,5 +59,5 @@ def bronze_table(hub: str) -> Table:
         f"Every record of the hub {hub}, as it came",
         BRONZE_COLUMNS,
         partitioned_by=("date",),
-        properties=STREAMED,
+        properties=streamed("partition", "sequence_number", "enqueued_time"),
     )

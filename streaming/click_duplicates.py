@@ -4,39 +4,52 @@ A record repeats a click when one with the same eventID was kept whose time is a
 earliest record is kept. There is no state to keep, to bound or to lose: what was kept is in silver/clicks.
 """
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 KEY = ("eventID", "processing_time", "partition", "sequence_number")
-# Beyond this many rows their hashes are not sent to every executor, but shuffled.
-BROADCAST_ROWS = 2_000_000
-
 HASH = "xxhash64(eventID) AS hash"
 RECORD = "struct(processing_time, partition, sequence_number)"
+# Beyond this many, hashes are not sent to every executor, but shuffled.
+BROADCAST_ROWS = 2_000_000
 
 
-def met_before(new: DataFrame, kept: DataFrame, rows: int) -> DataFrame:
-    """Of the clicks kept before, those whose eventID may be in `new`, which has about so many rows.
+@dataclass(frozen=True)
+class Suspects:
+    """Hashes of the eventIDs that a batch may repeat: few, so that only their records need to be compared."""
 
-    Both need the columns of `KEY`. Almost nothing is met again, so that all are compared by a hash of 8 bytes.
-    """
-    wanted = new.selectExpr(HASH).distinct()
-    wanted = F.broadcast(wanted) if rows <= BROADCAST_ROWS else wanted
-    return kept.selectExpr(*KEY, HASH).join(wanted, "hash", "left_semi")
+    hashes: DataFrame
+    count: int
+
+    def of(self, records: DataFrame) -> DataFrame:
+        """The records with such a hash."""
+        hashes = F.broadcast(self.hashes) if self.count <= BROADCAST_ROWS else self.hashes
+        return records.selectExpr(*KEY, HASH).join(hashes, "hash", "left_semi")
 
 
-def repeats(new: DataFrame, met: DataFrame, horizon: timedelta) -> DataFrame:
+def suspect_hashes(new: DataFrame, kept: DataFrame) -> DataFrame:
+    """Those that `new` has more than once, or that both have: two eventIDs of one hash are told apart later."""
+    both = new.selectExpr(HASH, "1 AS new").unionAll(kept.selectExpr(HASH, "0 AS new"))
+    return (
+        both.groupBy("hash")
+        .agg(F.sum("new").alias("new"), F.count("*").alias("all"))
+        .where("new > 0 AND all > 1")
+        .select("hash")
+    )
+
+
+def repeats(new: DataFrame, kept: DataFrame, suspects: Suspects, horizon: timedelta) -> DataFrame:
     """Of `new`, the records that repeat a click, each with the place of the one that was kept.
 
-    `met` comes from `met_before`. A new record that is itself among the kept ones comes out with its own place.
+    Both need the columns of `KEY`. A new record that is itself among the kept ones comes out with its own place.
     """
-    several = new.selectExpr(HASH).groupBy("hash").count().where("count > 1").select("hash")
-    suspects = several.union(met.select("hash")).distinct()
-    suspected = new.selectExpr(*KEY, HASH).join(F.broadcast(suspects), "hash", "left_semi")
-    both = suspected.selectExpr("eventID", f"{RECORD} AS new", "NULL AS kept").union(
-        met.selectExpr("eventID", "NULL AS new", f"{RECORD} AS kept")
+    both = (
+        suspects.of(new)
+        .selectExpr("eventID", f"{RECORD} AS new", "NULL AS kept")
+        .unionAll(suspects.of(kept).selectExpr("eventID", "NULL AS new", f"{RECORD} AS kept"))
     )
     return (
         both.groupBy("eventID")

@@ -42,12 +42,16 @@ class ClickSchema:
         return [*self.scalars, "userAgent", "extraPayload"]
 
     @property
+    def written_order(self) -> list[str]:
+        """All top-level fields, as producers write them."""
+        return [*ORDER, *self.promoted]
+
+    @property
     def ddl(self) -> str:
         """As Spark wants it, with a column for what does not fit."""
         nested = {"userAgent": f"STRUCT<{_fields(USER_AGENT)}>", "extraPayload": f"ARRAY<STRUCT<{_fields(RELATED)}>>"}
-        known = {**SCALARS, **nested}
-        fields = [(name, known[name]) for name in ORDER] + list(self.promoted.items())
-        return ", ".join([*(f"`{name}` {kind}" for name, kind in fields), "_corrupt_record STRING"])
+        known = {**self.scalars, **nested}
+        return ", ".join([*(f"`{name}` {known[name]}" for name in self.written_order), "_corrupt_record STRING"])
 
 
 def _fields(fields: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from settings import Settings
 from streaming import clicks as silver
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
-from streaming.click_duplicates import KEY, met_before, repeats
+from streaming.click_duplicates import KEY, Suspects, repeats, suspect_hashes
 from streaming.click_schema import ClickSchema
 from streaming.hadoop_files import HadoopFiles
 from streaming.query_plan import QueryContext, QueryPlan
@@ -89,7 +89,7 @@ def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation)
                 ClickBatch(context, notes.rules_of(number), generation.writer, number, batch, read_before).write()
 
     rows = table_rows(spark, query.source, root, starts_at=generation.starts_at, max_mb=settings.silver.max_mb)
-    return QueryPlan(rows, commit)
+    return QueryPlan(rows.select(*silver.OF_BRONZE), commit)
 
 
 class BatchNotes:
@@ -191,10 +191,13 @@ class ClickBatch:
         horizon = self._rules.horizon
         around = {day + timedelta(days=more) for day in seen.days if day for more in (-1, 0, 1)}
         near = F.col("processing_time").between(F.lit(seen.first - horizon), F.lit(seen.last + horizon))
-        before = self._of_days(self._clicks, around).where(near)
+        kept = self._of_days(self._clicks, around).where(near).select(*KEY)
         new = good.select(*KEY)
-        met = self._cache(met_before(new, before.select(*KEY), self._rows))
-        repeated = self._cache(repeats(new, met, horizon))
+        hashes = self._cache(suspect_hashes(new, kept))
+        suspects = Suspects(hashes, hashes.count())
+        if not suspects.count:
+            return None
+        repeated = self._cache(repeats(new, kept, suspects, horizon))
         return None if repeated.isEmpty() else repeated
 
     def _of_days(self, table: Table, days: Collection[date | None]) -> DataFrame:

@@ -25,9 +25,14 @@ class StopRequested(Exception):
 
 
 def start_query(
-    context: QueryContext, stream: StreamSpec, query: QuerySpec, planner: Planner | None = None
+    context: QueryContext,
+    stream: StreamSpec,
+    query: QuerySpec,
+    planner: Planner | None = None,
+    *,
+    until_done: bool = False,
 ) -> StreamingQuery:
-    """Starts it in a FAIR pool of its own."""
+    """Starts it in a FAIR pool of its own. With `until_done` it ends by itself when it has done what was there."""
     spark, settings = context.spark, context.settings
     checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, stream.name, query.name)
     generation = current_generation(context, checkpoints, stream, query)
@@ -40,13 +45,14 @@ def start_query(
         plan.commit(batch, number)
 
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{stream.name}.{query.name}")
-    return (
+    writer = (
         plan.rows.writeStream.queryName(query.name)
         .foreachBatch(commit)
-        .trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds")
         .option("checkpointLocation", checkpoints.location(generation))
-        .start()
     )
+    if until_done:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds").start()
 
 
 def current_generation(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.click_duplicates import met_before, repeats
+from streaming.click_duplicates import Suspects, repeats, suspect_hashes
 
 START = datetime(2026, 3, 1, 23, 55, tzinfo=UTC)
 HORIZON = timedelta(minutes=10)
@@ -43,8 +43,9 @@ def test_repeats(spark: SparkSession, case: str) -> None:
         spark.createDataFrame([(i, START + timedelta(minutes=m), p, s) for i, m, p, s in records], COLUMNS)
         for records in (new, kept)
     )
-    for rows in (10, 10_000_000):  # small ones are sent to every executor, large ones are shuffled
-        found = repeats(new_frame, met_before(new_frame, kept_frame, rows), HORIZON).collect()
+    for count in (10, 10_000_000):  # few hashes are sent to every executor, many are shuffled
+        suspects = Suspects(suspect_hashes(new_frame, kept_frame), count)
+        found = repeats(new_frame, kept_frame, suspects, HORIZON).collect()
         assert {(r.partition, r.sequence_number, r.kept_partition, r.kept_sequence_number) for r in found} == expected
         assert len(found) == len(expected)
         times = {(p, s): START + timedelta(minutes=m) for _, m, p, s in new}
@@ -61,5 +62,6 @@ def test_an_id_that_everybody_uses_takes_no_longer_than_others(spark: SparkSessi
         "id AS sequence_number",
     )
     before = time.monotonic()
-    assert repeats(new, met_before(new, new.limit(0), 100_000), HORIZON).count() == 99_999
+    suspects = Suspects(suspect_hashes(new, new.limit(0)), 1)
+    assert repeats(new, new.limit(0), suspects, HORIZON).count() == 99_999
     assert time.monotonic() - before < 60, "quadratic, it would take hours"

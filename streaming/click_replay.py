@@ -1,0 +1,190 @@
+"""Takes clicks out of quarantine that pass by today's schema and rules, and puts them where they belong, once.
+
+The clicks come first, all in one commit. Every later step is worked out from the tables: what is in silver/clicks has
+its path and its windows brought up to date, what repeats it becomes a duplicate, and what is in either is taken from
+quarantine last. So a replay that was cut off is completed by the next one.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from delta import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lake.commit import bring_up_to_date, committed_versions, table_exists
+from lake.lock import tables_locked
+from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
+from lake.tables import Table, bronze_table
+from settings import Settings
+from streaming import clicks as silver
+from streaming.activity_query import activity_lock, restate_windows
+from streaming.click_duplicates import KEY, Suspects, repeats, suspect_hashes
+from streaming.clicks_query import RECORD, BatchRules, click_lock
+
+BRONZE = bronze_table("clicks")
+SAME_RECORD = " AND ".join(f"old.{name} = new.{name}" for name in ("date", *RECORD))
+
+
+class BatchInWork(Exception):
+    """The stream's last batch is in some of its tables only."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which records of quarantine to look at: all, or those of some reasons or of some time."""
+
+    reasons: Collection[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def of(self, quarantine: DataFrame) -> DataFrame:
+        day, at = F.col("date"), F.col("processing_time")
+        if self.reasons:
+            quarantine = quarantine.where(F.col("reason").isin(*self.reasons))
+        if self.since:
+            quarantine = quarantine.where((day >= F.lit(_day(self.since))) & (at >= F.lit(self.since)))
+        if self.until:
+            quarantine = quarantine.where((day <= F.lit(_day(self.until))) & (at < F.lit(self.until)))
+        return quarantine
+
+
+@dataclass(frozen=True)
+class Replayed:
+    looked_at: dict[str, int]
+    """Records by the reason that they are in quarantine for."""
+    passed: dict[str, int]
+    """Those that pass now."""
+    clicks: int
+    """Records that became clicks; all others that passed repeat one."""
+
+
+def replay_clicks(spark: SparkSession, settings: Settings, choice: Choice, *, dry_run: bool = False) -> Replayed:
+    """A dry run writes nothing."""
+    root = settings.lake_root
+    if not table_exists(spark, CLICK_QUARANTINE, root):
+        return Replayed({}, {}, 0)
+    with tables_locked(spark, click_lock(settings), settings.silver.lock_seconds):
+        refuse_half_a_batch(spark, root)
+        replay = _Replay(spark, settings, choice)
+        try:
+            result = replay.result()
+            if result.passed and not dry_run:
+                replay.write()
+            return result
+        finally:
+            replay.close()
+
+
+def refuse_half_a_batch(spark: SparkSession, root: str) -> None:
+    """The stream will come to the same rows when it repeats its batch only if nobody changes what it kept before."""
+    done = committed_versions(spark, clicks_table({}), root)
+    for table in (CLICK_QUARANTINE, CLICK_DUPLICATES, CLICKPATH):
+        for writer, version in committed_versions(spark, table, root).items():
+            if version > done.get(writer, -1):
+                raise BatchInWork(
+                    "The last batch of silver was cut off half-way. Let the stream silver run until it has done a "
+                    "batch, then try again."
+                )
+
+
+class _Replay:
+    """Call `write` with the lock of clicks held."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, choice: Choice) -> None:
+        self._spark, self._settings, self._rules = spark, settings, BatchRules.of(settings)
+        self._clicks = clicks_table(self._rules.promoted)
+        self._cached: list[DataFrame] = []
+        for table in (self._clicks, CLICKPATH, CLICK_DUPLICATES, CLICK_ACTIVITY):
+            bring_up_to_date(spark, table, settings.lake_root)
+        self._chosen = choice.of(self._read(CLICK_QUARANTINE))
+        self._days = {row["date"] for row in self._chosen.where("date IS NOT NULL").select("date").distinct().collect()}
+        # Bronze has all that the rules look at. A record without a time is not found there, and would not pass.
+        bronze = self._of_days(BRONZE).withColumnRenamed("enqueued_time", "processing_time")
+        records = bronze.join(self._chosen.select(*RECORD), RECORD, "left_semi")
+        judged = silver.judged_clicks(records, self._rules.schema, self._rules.rules)
+        self._good = self._cache(judged.where("reason IS NULL"))
+        """Cached, and until the last step it would come out the same again."""
+
+    def result(self) -> Replayed:
+        passed = self._chosen.join(self._good.select(*RECORD), RECORD, "left_semi")
+        clicks = self._good.join(self._repeated(self._unsettled()), RECORD, "left_anti")
+        already_duplicates = self._there(CLICK_DUPLICATES)
+        return Replayed(
+            _by_reason(self._chosen), _by_reason(passed), clicks.join(already_duplicates, RECORD, "left_anti").count()
+        )
+
+    def write(self) -> None:
+        self._add_clicks()
+        self._add_clickpath()
+        self._add_duplicates()
+        self._restate_windows()
+        self._take_from_quarantine()
+
+    def close(self) -> None:
+        for frame in self._cached:
+            frame.unpersist()
+
+    def _add_clicks(self) -> None:
+        new = self._unsettled()
+        clicks = new.join(self._repeated(new), RECORD, "left_anti")
+        self._append(silver.clicks(clicks, self._rules.schema), self._clicks)
+
+    def _add_clickpath(self) -> None:
+        path = silver.clickpath(self._settled())
+        self._append(path.join(self._there(CLICKPATH), RECORD, "left_anti"), CLICKPATH)
+
+    def _add_duplicates(self) -> None:
+        self._append(self._repeated(self._unsettled()), CLICK_DUPLICATES)
+
+    def _restate_windows(self) -> None:
+        settings = self._settings
+        with tables_locked(self._spark, activity_lock(settings), settings.silver.lock_seconds):
+            restate_windows(self._settled(), settings, now=datetime.now(UTC), closed_too=True)
+
+    def _take_from_quarantine(self) -> None:
+        entered = self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
+        moved = self._good.join(entered, RECORD, "left_semi").select(*RECORD, "date").distinct()
+        quarantine = DeltaTable.forPath(self._spark, CLICK_QUARANTINE.path(self._settings.lake_root))
+        quarantine.alias("old").merge(moved.alias("new"), SAME_RECORD).whenMatchedDelete().execute()
+
+    def _settled(self) -> DataFrame:
+        """Records that are clicks now."""
+        return self._good.join(self._there(self._clicks), RECORD, "left_semi")
+
+    def _unsettled(self) -> DataFrame:
+        """Records that are neither clicks nor duplicates yet."""
+        entered = self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
+        return self._good.join(entered, RECORD, "left_anti")
+
+    def _repeated(self, records: DataFrame) -> DataFrame:
+        around = {day + timedelta(days=more) for day in self._days for more in (-1, 0, 1)}
+        new, kept = records.select(*KEY), self._of_days(self._clicks, around).select(*KEY)
+        hashes = self._cache(suspect_hashes(new, kept))
+        return repeats(new, kept, Suspects(hashes, hashes.count()), self._rules.horizon)
+
+    def _there(self, table: Table) -> DataFrame:
+        """The places of all records of these days that are in the table."""
+        return self._of_days(table).select(*RECORD)
+
+    def _of_days(self, table: Table, days: Collection[date] | None = None) -> DataFrame:
+        return self._read(table).where(F.col("date").isin(sorted(self._days if days is None else days)))
+
+    def _read(self, table: Table) -> DataFrame:
+        return self._spark.read.format("delta").load(table.path(self._settings.lake_root))
+
+    def _append(self, rows: DataFrame, table: Table) -> None:
+        rows.coalesce(1).write.format("delta").mode("append").save(table.path(self._settings.lake_root))
+
+    def _cache(self, frame: DataFrame) -> DataFrame:
+        self._cached.append(frame.persist())
+        return self._cached[-1]
+
+
+def _by_reason(records: DataFrame) -> dict[str, int]:
+    return {row["reason"]: row["count"] for row in records.groupBy("reason").count().orderBy("reason").collect()}
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()

@@ -1,0 +1,139 @@
+"""Silver's queries in the test's own session, on a bronze table that the test fills."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from hub.connection import HubConnection
+from lake.commit import append_once, bring_up_to_date
+from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
+from lake.tables import Table, bronze_table
+from settings import Settings, SilverSettings
+from streaming.catalog import SILVER
+from streaming.queries import start_query
+from streaming.query_plan import QueryContext
+
+BRONZE = bronze_table("clicks")
+CLICKS = clicks_table({})
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+QUERIES = {query.name: query for query in SILVER.queries}
+
+
+def click(event: str, **fields: Any) -> bytes:
+    whole = {
+        "eventType": "view",
+        "eventID": event,
+        "productId": "p1",
+        "userAgent": {"platform": "ios", "browser": "safari"},
+        "extraPayload": [{"relatedProductId": "r", "relatedProductCategory": "c"}],
+        "page_loading_seconds": 1.0,
+        **fields,
+    }
+    return json.dumps(whole).encode()
+
+
+@dataclass
+class Silver:
+    """A bronze table that the test fills, and the queries that read it."""
+
+    spark: SparkSession
+    settings: Settings
+    sent: int = 0
+    plan: int = 1
+    running: list[StreamingQuery] = field(default_factory=list)
+
+    def put(self, *bodies: bytes | None, minute: float = 0) -> None:
+        """Appends one commit to bronze."""
+        bring_up_to_date(self.spark, BRONZE, self.settings.lake_root)
+        at = START + timedelta(minutes=minute)
+        rows = [
+            (None if each is None else bytearray(each), None, None, "clicks", 0, self.sent + number, at, at, at.date())
+            for number, each in enumerate(bodies)
+        ]
+        frame = self.spark.createDataFrame(rows, BRONZE.ddl).coalesce(1)
+        append_once(frame, BRONZE, self.settings.lake_root, "test", self.sent)
+        self.sent += len(bodies)
+
+    def start(self, name: str = "clicks", *, until_done: bool = False) -> StreamingQuery:
+        context = QueryContext(
+            self.spark,
+            self.settings,
+            HubConnection("unused:1"),
+            {},
+            stopping=lambda: False,
+            check_lease=lambda: None,
+            now=datetime.now(UTC),
+        )
+        query = start_query(context, SILVER, replace(QUERIES[name], plan=self.plan), until_done=until_done)
+        self.running.append(query)
+        return query
+
+    def work(self, name: str = "clicks") -> None:
+        """Runs the query until it has done all there is."""
+        self.start(name, until_done=True).awaitTermination()
+
+    def read(self, table: Table) -> DataFrame:
+        return self.spark.read.format("delta").load(table.path(self.settings.lake_root))
+
+    def events(self, table: Table = CLICKS) -> list[str]:
+        return sorted(row.eventID for row in self.read(table).collect())
+
+    def books(self) -> dict[str, int]:
+        names = {"clicks": CLICKS, "duplicates": CLICK_DUPLICATES, "quarantine": CLICK_QUARANTINE}
+        return {name: self.read(table).count() for name, table in names.items()}
+
+    def forget(self, name: str, *logs: str) -> None:
+        """Leaves the last batch of the checkpoint as a kill does that came before these logs were written."""
+        folder = Path(self.settings.checkpoint_root, "silver", name)
+        for log in logs:
+            files = folder.glob(f"g*/spark/{log}/[0-9]*")
+            max(files, key=lambda file: (file.parts[-4], int(file.name))).unlink()
+
+    def set(self, **chosen: Any) -> None:
+        """Other settings of silver from now on."""
+        changed = SilverSettings(trigger_seconds=0, activity_trigger_seconds=0, **chosen)
+        self.settings = self.settings.model_copy(update={"silver": changed})
+
+
+# For batches of a few rows, compiling their plans takes longer than all else.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+@contextmanager
+def silver_in(spark: SparkSession, home: Path) -> Iterator[Silver]:
+    chosen = SilverSettings(trigger_seconds=0, activity_trigger_seconds=0)
+    made = Silver(spark, Settings(home=home, silver=chosen))
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
+    try:
+        yield made
+    finally:
+        for query in made.running:
+            query.stop()
+        for name in INTERPRETED:
+            spark.conf.unset(name)
+
+
+@contextmanager
+def cut_off_after(appends: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, only so many appends of a batch of clicks succeed, as if the host died before the next."""
+    done = 0
+
+    def append(*arguments: Any) -> bool:
+        nonlocal done
+        if done == appends:
+            raise OSError("cut off")
+        done += 1
+        return append_once(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("streaming.clicks_query.append_once", append)
+        yield
