@@ -42,6 +42,7 @@ def load_by_hand(connection: HubConnection, hub: str, table: Path, max_records: 
             while wanted:
                 messages = consumer.consume(min(AT_ONCE, wanted), WAIT_SECONDS)
                 assert messages, "The hub answers no more."
+                assert not any(message.error() for message in messages)
                 batches.append(_rows(messages))
                 wanted -= len(messages)
             write_deltalake(str(table), pa.Table.from_batches(batches), mode="append", partition_by=["date"])

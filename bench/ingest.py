@@ -30,7 +30,7 @@ from hub.traffic.planned import Planned
 from hub.traffic.run import TrafficRun
 from lake.tables import bronze_table
 from processes.ports import free_port
-from settings import BronzeSettings, Settings, SilverSettings, SparkSettings
+from settings import BronzeSettings, HubSettings, Settings, SilverSettings, SparkSettings
 from streaming.catalog import BRONZE, SILVER, QuerySpec, StreamSpec
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
@@ -58,7 +58,7 @@ class Measured:
 
 def measure(runs: int, say: Callable[[str], None], clicks: int = CLICKS_SENT) -> Result:
     with tempfile.TemporaryDirectory(prefix="tidewatch-bench-") as folder:
-        settings = Settings(home=Path(folder), spark=SparkSettings(driver_memory=DRIVER_MEMORY))
+        settings = _settings(Path(folder))
         with _hub(settings) as connection:
             say(f"Sending {clicks:,} clicks, {BAD:.0%} of them spoiled, and {DUPLICATE:.0%} of them again")
             rows = _send(connection, clicks)
@@ -67,6 +67,19 @@ def measure(runs: int, say: Callable[[str], None], clicks: int = CLICKS_SENT) ->
                 return _result(_measured(spark, connection, Path(folder), runs, rows, say), rows)
             finally:
                 close_session(spark)
+
+
+def _settings(home: Path) -> Settings:
+    """Nothing of the user's: neither hub nor lake nor checkpoints."""
+    return Settings(
+        home=home,
+        lake=None,
+        checkpoints=None,
+        hub=HubSettings(),
+        spark=SparkSettings(driver_memory=DRIVER_MEMORY),
+        bronze=BronzeSettings(max_records=MAX_RECORDS),
+        silver=SilverSettings(max_mb=MAX_MB),
+    )
 
 
 @contextmanager
@@ -150,9 +163,7 @@ class _Round:
 
     def __init__(self, spark: SparkSession, connection: HubConnection, home: Path) -> None:
         self._spark, self._connection, self.home = spark, connection, home
-        self._settings = Settings(
-            home=home, bronze=BronzeSettings(max_records=MAX_RECORDS), silver=SilverSettings(max_mb=MAX_MB)
-        )
+        self._settings = _settings(home)
         self._by_hand, self._textbook = home / "by-hand", home / "textbook"
 
     def sides(self) -> dict[str, Callable[[], Measured]]:
@@ -213,6 +224,6 @@ def _done(began: float, queries: Sequence[StreamingQuery]) -> Measured:
         query.awaitTermination()
     seconds = time.monotonic() - began
     batches = [batch for query in queries for batch in query.recentProgress if batch.numInputRows]
-    spent = sum(batch.durationMs.get(phase, 0) for batch in batches for phase in CHECKPOINT_PHASES)
+    spent = sum(batch.durationMs[phase] for batch in batches for phase in CHECKPOINT_PHASES)
     spent += sum(operator.commitTimeMs for batch in batches for operator in batch.stateOperators)
     return Measured(seconds, spent / sum(batch.durationMs["triggerExecution"] for batch in batches))

@@ -98,7 +98,7 @@ class Home:
                 sender.kill()
 
     def audit(self, ledger: Path, wait: float = 120) -> dict[str, Any]:
-        done = self.command("audit", str(ledger), "--json", "--wait", str(wait))
+        done = self.command("audit", str(ledger), "--json", "--wait", str(wait), timeout=wait + 300)
         assert done.stdout, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode == 0) == result["clean"]

@@ -14,7 +14,8 @@ TUNED = "spark.sql.streaming.stateStore.", "spark.databricks.delta.", "spark.sql
 
 
 def textbook_silver(spark: SparkSession, bronze: str, folder: Path) -> list[StreamingQuery]:
-    """Started in this session, which loses the settings that the streams are tuned by. Ends with what is there."""
+    """Started in this session, whose settings of state, of Delta and of shuffles become the defaults; others, like the
+    way local files are written, stay and speed it up too. Ends with what is there."""
     for name in [name for name in spark.conf.getAll if name.startswith(TUNED)]:
         spark.conf.unset(name)
 

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -36,16 +37,20 @@ def tables_locked(
         file.parent.mkdir(parents=True, exist_ok=True)
         opened = jvm.java.io.RandomAccessFile(str(file), "rw")
         try:
-            while (lock := opened.getChannel().tryLock()) is None:
+            while opened.getChannel().tryLock() is None:
                 wait_on()
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
+            yield
+        except Exception:
             opened.close()
+            raise
+        except BaseException:
+            # Interrupted, and the JVM may be about to commit: it holds the lock until it ends.
+            _kept_open.append(opened)
+            raise
+        opened.close()
 
 
+_kept_open: list[Any] = []
 _threads: dict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 

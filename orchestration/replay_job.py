@@ -17,6 +17,7 @@ from pydantic import Field
 
 from assets.batch_spark import BatchSpark
 from assets.streams import table_key
+from lake.commit import SchemaMismatch
 from lake.lock import LockTimeout
 from lake.silver import CLICK_QUARANTINE
 from orchestration import tags
@@ -43,10 +44,11 @@ def replay_job() -> JobDefinition:
         choice = config.choice()
         try:
             done = replay_clicks(spark.spark_session, load_settings(), choice, dry_run=config.dry_run)
-        except (BatchInWork, LockTimeout) as error:
+        except (BatchInWork, LockTimeout, SchemaMismatch) as error:
             raise Failure(str(error)) from error
         context.log.info(_told(done, config.dry_run))
-        context.log_event(AssetObservation(table_key(CLICK_QUARANTINE.name), metadata=_metadata(done)))
+        if not config.dry_run:
+            context.log_event(AssetObservation(table_key(CLICK_QUARANTINE.name), metadata=_metadata(done)))
 
     @job(
         name="replay_quarantine",

@@ -158,7 +158,7 @@ class SilverSettings(SettingsGroup):
         32, "Bronze files that one batch takes at most, in megabytes", production="what 10 minutes bring at peak", ge=1
     )
     watermark_minutes: float = setting(
-        10, "How far apart a click and its repeat may be, and how late a click may be for its window", gt=0
+        10, "How far apart a click and its repeat may be, and how late a click may be for its window", gt=0, le=1440
     )
     window_minutes: float = setting(5, "Length of the windows of click_activity", gt=0)
     longest_page_seconds: float = setting(3600, "A page load time beyond this is taken for an error", gt=0)

@@ -38,7 +38,7 @@ def activity_plan(context: QueryContext, query: QuerySpec, generation: Generatio
     settings, spark = context.settings, context.spark
     assert isinstance(query.source, Table)
     bring_up_to_date(spark, query.table, settings.lake_root)
-    _refuse_other_windows(spark, settings)
+    refuse_other_windows(spark, settings)
 
     def commit(batch: DataFrame, number: int) -> None:
         with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):
@@ -51,7 +51,7 @@ def activity_plan(context: QueryContext, query: QuerySpec, generation: Generatio
     return QueryPlan(rows, commit)
 
 
-def _refuse_other_windows(spark: SparkSession, settings: Settings) -> None:
+def refuse_other_windows(spark: SparkSession, settings: Settings) -> None:
     """Windows of two lengths in one table would count clicks twice."""
     minutes = settings.silver.window_minutes
     there = spark.read.format("delta").load(CLICK_ACTIVITY.path(settings.lake_root))

@@ -2,33 +2,39 @@
 
 The clicks come first, all in one commit. Every later step is worked out from the tables: what is in silver/clicks has
 its path and its windows brought up to date, what repeats it becomes a duplicate, and what is in either is taken from
-quarantine last. So a replay that was cut off is completed by the next one.
+quarantine last. What is replayed, and by which rules, is noted before the first commit: a replay that was cut off is
+completed by the next one, whatever that was asked for.
 """
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Self
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lake.commit import bring_up_to_date, committed_versions, table_exists
+from lake.commit import SchemaMismatch, bring_up_to_date, committed_versions, table_exists
 from lake.lock import tables_locked
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table, bronze_table
 from settings import Settings
 from streaming import clicks as silver
-from streaming.activity_query import activity_lock, restate_windows
-from streaming.click_duplicates import KEY, Suspects, repeats, suspect_hashes
+from streaming.activity_query import activity_lock, refuse_other_windows, restate_windows
+from streaming.catalog import SILVER
+from streaming.checkpoints import QueryCheckpoints
+from streaming.click_duplicates import HASH, KEY, Suspects, repeats, suspect_hashes
 from streaming.clicks_query import RECORD, BatchRules, click_lock
+from streaming.hadoop_files import HadoopFiles
 
 BRONZE = bronze_table("clicks")
 SAME_RECORD = " AND ".join(f"old.{name} = new.{name}" for name in ("date", *RECORD))
 
 
 class BatchInWork(Exception):
-    """The stream's last batch is in some of its tables only."""
+    """What somebody else writes, the stream or another replay, is in some of its tables only."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,16 @@ class Choice:
     reasons: Collection[str] = ()
     since: datetime | None = None
     until: datetime | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields = json.loads(text)
+        since, until = (fields[name] and datetime.fromisoformat(fields[name]) for name in ("since", "until"))
+        return cls(fields["reasons"], since, until)
+
+    def to_json(self) -> str:
+        since, until = (at.isoformat() if at else None for at in (self.since, self.until))
+        return json.dumps({"reasons": list(self.reasons), "since": since, "until": until})
 
     def of(self, quarantine: DataFrame) -> DataFrame:
         day, at = F.col("date"), F.col("processing_time")
@@ -62,58 +78,113 @@ class Replayed:
 
 def replay_clicks(spark: SparkSession, settings: Settings, choice: Choice, *, dry_run: bool = False) -> Replayed:
     """A dry run writes nothing."""
-    root = settings.lake_root
+    root, rules = settings.lake_root, BatchRules.of(settings)
     if not table_exists(spark, CLICK_QUARANTINE, root):
         return Replayed({}, {}, 0)
-    with tables_locked(spark, click_lock(settings), settings.silver.lock_seconds):
-        refuse_half_a_batch(spark, root)
-        replay = _Replay(spark, settings, choice)
-        try:
-            result = replay.result()
-            if result.passed and not dry_run:
+    if not dry_run:
+        bring_up_to_date(spark, CLICK_ACTIVITY, root)
+        refuse_other_windows(spark, settings)
+        _refuse_missing_columns(spark, root, rules)
+        note = _Note(spark, settings)
+        if (cut_off := note.read()) is not None:
+            _replay(spark, settings, *cut_off, note, dry_run=False)
+    return _replay(spark, settings, choice, rules, _Note(spark, settings), dry_run=dry_run)
+
+
+def _replay(
+    spark: SparkSession, settings: Settings, choice: Choice, rules: BatchRules, note: "_Note", *, dry_run: bool
+) -> Replayed:
+    replay = _Replay(spark, settings, choice, rules)
+    try:
+        # Reading quarantine again takes the longest: the stream need not wait for it.
+        result = replay.result()
+        if result.passed and not dry_run:
+            waits = settings.silver.lock_seconds
+            with (
+                tables_locked(spark, click_lock(settings), waits),
+                tables_locked(spark, activity_lock(settings), waits),
+            ):
+                refuse_half_a_batch(spark, settings)
+                if note.read() not in (None, (choice, rules)):
+                    raise BatchInWork("Another replay has been cut off meanwhile. Try again, which completes it.")
+                note.write(choice, rules)
                 replay.write()
-            return result
-        finally:
-            replay.close()
+                note.remove()
+        return result
+    finally:
+        replay.close()
 
 
-def refuse_half_a_batch(spark: SparkSession, root: str) -> None:
-    """The stream will come to the same rows when it repeats its batch only if nobody changes what it kept before."""
-    done = committed_versions(spark, clicks_table({}), root)
+class _Note:
+    """What is being replayed, in a file beside the stream's checkpoints."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        folder = f"{settings.checkpoint_root.rstrip('/')}/{SILVER.name}"
+        self._files = HadoopFiles(spark, folder)
+        self._file = f"{folder}/replay.json"
+
+    def read(self) -> tuple[Choice, BatchRules] | None:
+        text = self._files.read(self._file)
+        if text is None:
+            return None
+        noted = json.loads(text)
+        return Choice.from_json(noted["choice"]), BatchRules.from_json(noted["rules"])
+
+    def write(self, choice: Choice, rules: BatchRules) -> None:
+        self.remove()
+        if not self._files.write(self._file, json.dumps({"choice": choice.to_json(), "rules": rules.to_json()})):
+            raise OSError(f"{self._file} can't be written: check the rights and the room there.")
+
+    def remove(self) -> None:
+        self._files.delete(self._file)
+
+
+def refuse_half_a_batch(spark: SparkSession, settings: Settings) -> None:
+    """The stream comes to the same rows when it repeats its batch only if nobody changes what it kept before."""
+    latest = QueryCheckpoints(spark, settings.checkpoint_root, SILVER.name, "clicks").latest()
+    if latest is None:
+        return
+    root = settings.lake_root
+    done = committed_versions(spark, clicks_table({}), root).get(latest.writer, -1)
     for table in (CLICK_QUARANTINE, CLICK_DUPLICATES, CLICKPATH):
-        for writer, version in committed_versions(spark, table, root).items():
-            if version > done.get(writer, -1):
-                raise BatchInWork(
-                    "The last batch of silver was cut off half-way. Let the stream silver run until it has done a "
-                    "batch, then try again."
-                )
+        if committed_versions(spark, table, root).get(latest.writer, -1) > done:
+            raise BatchInWork(
+                "The last batch of silver was cut off half-way. Let the stream silver run until it has done a "
+                "batch, then try again."
+            )
+
+
+def _refuse_missing_columns(spark: SparkSession, root: str, rules: BatchRules) -> None:
+    table = clicks_table(rules.promoted)
+    there = set(spark.read.format("delta").load(table.path(root)).columns)
+    if missing := [column.name for column in table.columns if column.name not in there]:
+        raise SchemaMismatch(
+            f"{table.name} has no column {', '.join(missing)} yet: launch the job `restart` for the stream silver, "
+            "which adds it, then try again."
+        )
 
 
 class _Replay:
-    """Call `write` with the lock of clicks held."""
+    """Call `write` with the locks of clicks and click_activity held."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, choice: Choice) -> None:
-        self._spark, self._settings, self._rules = spark, settings, BatchRules.of(settings)
-        self._clicks = clicks_table(self._rules.promoted)
+    def __init__(self, spark: SparkSession, settings: Settings, choice: Choice, rules: BatchRules) -> None:
+        self._spark, self._settings, self._rules = spark, settings, rules
+        self._clicks = clicks_table(rules.promoted)
         self._cached: list[DataFrame] = []
-        for table in (self._clicks, CLICKPATH, CLICK_DUPLICATES, CLICK_ACTIVITY):
-            bring_up_to_date(spark, table, settings.lake_root)
         self._chosen = choice.of(self._read(CLICK_QUARANTINE))
         self._days = {row["date"] for row in self._chosen.where("date IS NOT NULL").select("date").distinct().collect()}
         # Bronze has all that the rules look at. A record without a time is not found there, and would not pass.
         bronze = self._of_days(BRONZE).withColumnRenamed("enqueued_time", "processing_time")
         records = bronze.join(self._chosen.select(*RECORD), RECORD, "left_semi")
-        judged = silver.judged_clicks(records, self._rules.schema, self._rules.rules)
+        judged = silver.judged_clicks(records, rules.schema, rules.rules)
         self._good = self._cache(judged.where("reason IS NULL"))
         """Cached, and until the last step it would come out the same again."""
 
     def result(self) -> Replayed:
         passed = self._chosen.join(self._good.select(*RECORD), RECORD, "left_semi")
-        clicks = self._good.join(self._repeated(self._unsettled()), RECORD, "left_anti")
-        already_duplicates = self._there(CLICK_DUPLICATES)
-        return Replayed(
-            _by_reason(self._chosen), _by_reason(passed), clicks.join(already_duplicates, RECORD, "left_anti").count()
-        )
+        repeated = self._repeated(self._unsettled()).select(*RECORD).union(self._there(CLICK_DUPLICATES))
+        clicks = self._good.join(repeated, RECORD, "left_anti").count()
+        return Replayed(_by_reason(self._chosen), _by_reason(passed), clicks)
 
     def write(self) -> None:
         self._add_clicks()
@@ -139,9 +210,7 @@ class _Replay:
         self._append(self._repeated(self._unsettled()), CLICK_DUPLICATES)
 
     def _restate_windows(self) -> None:
-        settings = self._settings
-        with tables_locked(self._spark, activity_lock(settings), settings.silver.lock_seconds):
-            restate_windows(self._settled(), settings, now=datetime.now(UTC), closed_too=True)
+        restate_windows(self._settled(), self._settings, now=datetime.now(UTC), closed_too=True)
 
     def _take_from_quarantine(self) -> None:
         entered = self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
@@ -161,6 +230,8 @@ class _Replay:
     def _repeated(self, records: DataFrame) -> DataFrame:
         around = {day + timedelta(days=more) for day in self._days for more in (-1, 0, 1)}
         new, kept = records.select(*KEY), self._of_days(self._clicks, around).select(*KEY)
+        wanted = F.broadcast(new.selectExpr(HASH).distinct())
+        kept = kept.selectExpr("*", HASH).join(wanted, "hash", "left_semi")
         hashes = self._cache(suspect_hashes(new, kept))
         return repeats(new, kept, Suspects(hashes, hashes.count()), self._rules.horizon)
 

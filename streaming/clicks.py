@@ -109,7 +109,8 @@ WHOLE_VALUE = f"""
 
 
 def _read(schema: ClickSchema) -> str:
-    return f"from_json({TEXT}, {_text(schema.ddl)})"
+    strict = "map('allowNonNumericNumbers', 'false', 'allowSingleQuotes', 'false')"
+    return f"from_json({TEXT}, {_text(schema.ddl)}, {strict})"
 
 
 def _written(schema: ClickSchema) -> str:

@@ -13,7 +13,7 @@ LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = f"-Duser.timezone=UTC -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
 CLASS_ARCHIVE = "classes.jsa"
 SCRATCH = "tmp"
-ALWAYS_NEW = ("body", "key", "sequence_number", "eventID")
+ALWAYS_NEW = ("body", "sequence_number", "eventID")
 
 
 def spark_session(settings: Settings, application: str) -> SparkSession:
@@ -41,7 +41,7 @@ def close_session(spark: SparkSession, seconds: float | None = None) -> None:
 def clear_scratch(settings: Settings, application: str) -> None:
     """Removes what sessions left whose processes run no more."""
     for folder in (settings.run_folder / application / SCRATCH).iterdir():
-        if not psutil.pid_exists(int(folder.name)):
+        if folder.name.isdigit() and not psutil.pid_exists(int(folder.name)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -72,7 +72,7 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # A batch has records of one day or two: with a file open for each, rows need not be sorted by day first.
         "spark.sql.maxConcurrentOutputFileWriters": "4",
-        # What is different in every row, or nearly, makes no dictionary: trying to costs a fifth of bronze's time.
+        # What is different in every row makes no dictionary: trying to costs a fifth of bronze's time.
         **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in ALWAYS_NEW},
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"

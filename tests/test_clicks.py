@@ -1,5 +1,6 @@
 """Clicks read from bronze's bytes: what passes, what fails and why, and what is kept of what nobody knows."""
 
+import itertools
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -272,6 +273,23 @@ def test_hostile_bodies_are_judged_alike_by_both_ways_and_by_a_plain_reading(spa
             wrong.append(("expected", expected, "not", slow.reason, slow.sentence, each))
     assert not wrong[:10]
     assert 300 < sum(row.reason is None for row in close.values()) < 4_700, "the corpus has both kinds"
+
+
+def test_promoted_fields_are_judged_alike_by_both_ways(spark: SparkSession) -> None:
+    schema = ClickSchema({"more": "STRING", "score": "DOUBLE", "count": "BIGINT", "flag": "BOOLEAN"})
+    values = 'NaN Infinity -Infinity -0 0 1 -1.5 1E3 1E400 12345678901234567890 true null \'x\' "x" "1" "" [] {}'
+    tried = list(itertools.product(schema.promoted, values.split()))
+    bodies = [body()[:-1] + f', "{name}": {value}}}'.encode() for name, value in tried]
+    records = bronze(spark, bodies)
+    plain = {row.sequence_number: row for row in plain_clicks(records, schema, RULES).collect()}
+    close = {
+        row.sequence_number: row
+        for row in judged_clicks(records.withColumnRenamed("enqueued_time", "processing_time"), schema, RULES).collect()
+    }
+    fast = [(*tried[number], plain[number], close[number]) for number in plain if plain[number].plain]
+    assert not [(name, value, slow.reason) for name, value, _, slow in fast if slow.reason or slow.unknown_fields]
+    assert not [(name, value) for name, value, one, slow in fast if one[name] != slow[name]]
+    assert {name for name, *_ in fast} == set(schema.promoted), "some of each are plain"
 
 
 def test_the_rows_have_the_columns_of_their_tables(spark: SparkSession) -> None:

@@ -97,3 +97,13 @@ def test_threads_of_one_process_take_turns_and_keep_it_from_others(spark: SparkS
     for thread in threads:
         thread.join()
     assert (most[0], seen) == (1, ["held"]), "one that gave up must not free it"
+
+
+def test_an_interrupted_holder_leaves_it_to_its_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    with pytest.raises(KeyboardInterrupt), tables_locked(spark, file, 5):
+        raise KeyboardInterrupt
+    assert seen_from_outside(file) == "held", "the JVM may still commit what it was told to"
+    with pytest.raises(ValueError, match="wrong"), tables_locked(spark, tmp_path / "other", 5):
+        raise ValueError("wrong")
+    assert seen_from_outside(tmp_path / "other") == "free"
