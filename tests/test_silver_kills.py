@@ -25,8 +25,8 @@ def test_killed_five_times_under_bad_repeated_and_late_clicks_the_audit_is_clean
     environment = {
         "TIDEWATCH_SUPERVISOR_STREAMS": '["bronze", "silver"]',
         "TIDEWATCH_SILVER_TRIGGER_SECONDS": "1",
-        # A backlog in one batch would take minutes on a busy machine, and kills would hit nothing else.
-        "TIDEWATCH_SILVER_MAX_MB": "2",
+        # A whole backlog in one batch would take minutes on a busy machine, and kills would hit nothing else.
+        "TIDEWATCH_SILVER_MAX_MB": "4",
         "TIDEWATCH_SILVER_ACTIVITY_TRIGGER_SECONDS": "3",
         "TIDEWATCH_SILVER_WINDOW_MINUTES": str(WINDOW_MINUTES),
         "TIDEWATCH_SILVER_WATERMARK_MINUTES": "1",
@@ -35,8 +35,8 @@ def test_killed_five_times_under_bad_repeated_and_late_clicks_the_audit_is_clean
         system.start_host()
         silver = system.start_host(stream="silver")
         shares = ("--bad-fraction", "0.03", "--duplicate-fraction", "0.05", "--late-fraction", "0.02")
-        enough = time.monotonic() + 110
-        with system.traffic(ledger, 2000, "clicks", shares):
+        enough = time.monotonic() + 210
+        with system.traffic(ledger, 1000, "clicks", shares):
             for kill in range(5):
                 wait_for_batches(system, silver, kill % 2)
                 time.sleep(kill / 3)
