@@ -20,18 +20,20 @@ class Figure:
     @classmethod
     def at_most(cls, bar: float, runs: list[float], unit: str = "ratio") -> "Figure":
         """The median of the runs, which may not be above the bar."""
-        value = statistics.median(runs)
-        return cls(round(value, 3), unit, bar, value <= bar, [round(run, 3) for run in runs])
+        return cls._of(runs, unit, bar, statistics.median(runs) <= bar)
 
     @classmethod
     def at_least(cls, bar: float, runs: list[float], unit: str = "ratio") -> "Figure":
         """The median of the runs, which may not be below the bar."""
-        value = statistics.median(runs)
-        return cls(round(value, 3), unit, bar, value >= bar, [round(run, 3) for run in runs])
+        return cls._of(runs, unit, bar, statistics.median(runs) >= bar)
 
     @classmethod
     def plain(cls, runs: list[float], unit: str) -> "Figure":
-        return cls(round(statistics.median(runs), 3), unit, None, True, [round(run, 3) for run in runs])
+        return cls._of(runs, unit, None, True)
+
+    @classmethod
+    def _of(cls, runs: list[float], unit: str, bar: float | None, ok: bool) -> "Figure":
+        return cls(round(statistics.median(runs), 3), unit, bar, ok, [round(run, 3) for run in runs])
 
     def __str__(self) -> str:
         bar = "" if self.bar is None else f", bar {self.bar:g}"

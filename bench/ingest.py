@@ -84,14 +84,10 @@ def _settings(home: Path) -> Settings:
 
 @contextmanager
 def _hub(settings: Settings) -> Iterator[HubConnection]:
-    broker = EmbeddedBroker(settings.hub_folder, settings.jars, port=free_port(), controller_port=free_port())
-    broker.start()
-    try:
+    with EmbeddedBroker(settings.hub_folder, settings.jars, port=free_port(), controller_port=free_port()) as broker:
         connection = HubConnection(broker.servers)
         create_missing_topics(connection, settings.hub, [CLICKS])
         yield connection
-    finally:
-        broker.stop()
 
 
 def _send(connection: HubConnection, clicks: int) -> int:

@@ -81,14 +81,14 @@ def replay_clicks(spark: SparkSession, settings: Settings, choice: Choice, *, dr
     root, rules = settings.lake_root, BatchRules.of(settings)
     if not table_exists(spark, CLICK_QUARANTINE, root):
         return Replayed({}, {}, 0)
+    note = _Note(spark, settings)
     if not dry_run:
         bring_up_to_date(spark, CLICK_ACTIVITY, root)
         refuse_other_windows(spark, settings)
         _refuse_missing_columns(spark, root, rules)
-        note = _Note(spark, settings)
         if (cut_off := note.read()) is not None:
             _replay(spark, settings, *cut_off, note, dry_run=False)
-    return _replay(spark, settings, choice, rules, _Note(spark, settings), dry_run=dry_run)
+    return _replay(spark, settings, choice, rules, note, dry_run=dry_run)
 
 
 def _replay(
@@ -213,8 +213,7 @@ class _Replay:
         restate_windows(self._settled(), self._settings, now=datetime.now(UTC), closed_too=True)
 
     def _take_from_quarantine(self) -> None:
-        entered = self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
-        moved = self._good.join(entered, RECORD, "left_semi").select(*RECORD, "date").distinct()
+        moved = self._good.join(self._entered(), RECORD, "left_semi").select(*RECORD, "date").distinct()
         quarantine = DeltaTable.forPath(self._spark, CLICK_QUARANTINE.path(self._settings.lake_root))
         quarantine.alias("old").merge(moved.alias("new"), SAME_RECORD).whenMatchedDelete().execute()
 
@@ -224,8 +223,11 @@ class _Replay:
 
     def _unsettled(self) -> DataFrame:
         """Records that are neither clicks nor duplicates yet."""
-        entered = self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
-        return self._good.join(entered, RECORD, "left_anti")
+        return self._good.join(self._entered(), RECORD, "left_anti")
+
+    def _entered(self) -> DataFrame:
+        """The places of all clicks and duplicates of these days."""
+        return self._there(self._clicks).union(self._there(CLICK_DUPLICATES))
 
     def _repeated(self, records: DataFrame) -> DataFrame:
         around = {day + timedelta(days=more) for day in self._days for more in (-1, 0, 1)}

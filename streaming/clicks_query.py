@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lake.commit import append_once, bring_up_to_date, committed_version, other_writers
 from lake.lock import tables_locked
-from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
+from lake.silver import BY_RECORD, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table
 from settings import Settings
 from streaming import clicks as silver
@@ -33,7 +33,7 @@ from streaming.sources import table_rows
 # Below this many rows a batch becomes one file a table and day: reading many small files costs more than writing one.
 ROWS_OF_ONE_FILE = 50_000
 VERDICT = ("unknown_fields", "reason", "sentence")
-RECORD = ["processing_time", "partition", "sequence_number"]
+RECORD = list(BY_RECORD)
 """Tells a record from all others, also where a hub was made anew and counts from 0 again."""
 
 

@@ -62,7 +62,7 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
         # The default of 50 turns each look at a small table's log into 50 tasks.
         "spark.databricks.delta.snapshotPartitions": str(os.cpu_count() or 2),
-        # A batch of silver alone has more stages than the 100 whose compiled code Spark keeps.
+        # By default Spark keeps the compiled code of 100 stages: with more, batches compile less again.
         "spark.sql.codegen.cache.maxEntries": "1000",
         # Spark writes out every plan for its UI, which is off.
         "spark.sql.ui.explainMode": "simple",
@@ -72,7 +72,7 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # A batch has records of one day or two: with a file open for each, rows need not be sorted by day first.
         "spark.sql.maxConcurrentOutputFileWriters": "4",
-        # What is different in every row makes no dictionary: trying to costs a fifth of bronze's time.
+        # What is different in every row makes no dictionary; trying to was in a fifth of the samples of bronze's tasks.
         **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in ALWAYS_NEW},
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
