@@ -1,12 +1,14 @@
-"""Creating tables, and appending to them exactly once.
+"""Creating tables, appending to them exactly once, and replacing whole days of them.
 
-The append talks to Delta's transaction itself instead of `DataFrame.write` with `txnAppId` and `txnVersion`. Both leave
-the same transaction in the log, but that way rebuilds the table's whole state for each commit, only to look up the
-writer's last version; here it is read from the checksum that Delta keeps beside each commit. See docs/decisions.
+Commits go through Delta's transaction itself instead of `DataFrame.write` with `txnAppId` and `txnVersion`. That way
+leaves the same in the log, but rebuilds the table's whole state for each commit, only to look up the writer's last
+version; here it is read from the checksum that Delta keeps beside each commit. See docs/decisions.
 """
 
 import json
 import time
+from collections.abc import Collection
+from datetime import date
 from typing import Any
 
 from delta import DeltaTable
@@ -14,7 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lake.days import sql_any_of
+from lake.delta_api import delta_log, delta_package, files_where, overwrite, versions_of, virtual_machine
 from lake.tables import Column, Table
+
+SWAP = "swap."
+"""Begins the names by which swaps of files are told from writers of rows."""
 
 
 class SchemaMismatch(Exception):
@@ -41,6 +48,14 @@ def create_if_missing(spark: SparkSession, table: Table, lake_root: str) -> None
 def bring_up_to_date(spark: SparkSession, table: Table, lake_root: str) -> None:
     """Creates the table, or adds the columns that it does not have yet. Nothing is taken away."""
     create_if_missing(spark, table, lake_root)
+    missing = missing_columns(spark, table, lake_root)
+    if missing:
+        added = ", ".join(f"`{column.name}` {column.type} COMMENT '{_escaped(column)}'" for column in missing)
+        spark.sql(f"ALTER TABLE delta.`{table.path(lake_root)}` ADD COLUMNS ({added})")
+
+
+def missing_columns(spark: SparkSession, table: Table, lake_root: str) -> list[Column]:
+    """Those that an existing table does not have yet. Raises where one of it has another type."""
     there = {field.name.lower(): field for field in _schema(spark, table, lake_root)}
     for wanted in spark.createDataFrame([], table.ddl).schema:
         field = there.get(wanted.name.lower(), wanted)
@@ -49,10 +64,7 @@ def bring_up_to_date(spark: SparkSession, table: Table, lake_root: str) -> None:
                 f"{table.name} has a column {field.name} {field.dataType.simpleString()}, so that it can't have one "
                 f"{wanted.name} {wanted.dataType.simpleString()}: what was written keeps its name and type."
             )
-    missing = [column for column in table.columns if column.name.lower() not in there]
-    if missing:
-        added = ", ".join(f"`{column.name}` {column.type} COMMENT '{_escaped(column)}'" for column in missing)
-        spark.sql(f"ALTER TABLE delta.`{table.path(lake_root)}` ADD COLUMNS ({added})")
+    return [column for column in table.columns if column.name.lower() not in there]
 
 
 def _escaped(column: Column) -> str:
@@ -66,25 +78,54 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
     `writer` must never be reused for another sequence of versions: its rows would be dropped without a word.
     """
     spark = rows.sparkSession
-    delta = _delta(spark)
-    transaction = _log(spark, table, lake_root).startTransaction()
+    delta = delta_package(spark)
+    transaction = delta_log(spark, table, lake_root).startTransaction()
     fitted = _fitted(rows, table, StructType.fromJson(json.loads(transaction.metadata().schemaString())))
-    if _versions(transaction.snapshot()).get(writer, -1) >= version:
+    if versions_of(transaction.snapshot()).get(writer, -1) >= version:
         return False
     # Makes Delta refuse this commit when another of the same writer comes in between.
     transaction.readTxn().addOne(writer)
     files = transaction.writeFiles(fitted._jdf)
-    jvm = _jvm(spark)
-    committed_at = jvm.scala.Some(round(time.time() * 1000))
+    jvm = virtual_machine(spark)
     append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     operation = delta.DeltaOperations.StreamingUpdate(append, writer, version, jvm.scala.Option.empty())
-    transaction.commit(files.appended(delta.actions.SetTransaction(writer, version, committed_at)), operation)
+    transaction.commit(files.appended(noted(spark, writer, version)), operation)
     return True
+
+
+def replace_days(
+    rows: DataFrame, table: Table, lake_root: str, days: Collection[date], as_batch: tuple[str, int] | None = None
+) -> None:
+    """Puts the rows in the place of all that the table has of these days, in one commit; all rows have to be of them.
+    As a batch it is done once: nothing happens when its writer already committed this version or a later one.
+
+    Call it with the table's lock held: Delta would let rows come in between that others append.
+    """
+    spark = rows.sparkSession
+    transaction = delta_log(spark, table, lake_root).startTransaction()
+    if as_batch and versions_of(transaction.snapshot()).get(as_batch[0], -1) >= as_batch[1]:
+        return
+    where = sql_any_of(days)
+    old = files_where(spark, transaction, where)
+    schema = StructType.fromJson(json.loads(transaction.metadata().schemaString()))
+    actions = transaction.writeFiles(_fitted(rows, table, schema)._jdf)
+    for file in old:
+        actions = actions.appended(file.remove())
+    if as_batch:
+        actions = actions.appended(noted(spark, *as_batch))
+    transaction.commit(actions, overwrite(spark, where))
+
+
+def noted(spark: SparkSession, writer: str, version: int) -> Any:
+    """Put into a commit, tells that this version of the writer is in the table."""
+    now = virtual_machine(spark).scala.Some(round(time.time() * 1000))
+    return delta_package(spark).actions.SetTransaction(writer, version, now)
 
 
 def other_writers(spark: SparkSession, table: Table, lake_root: str, writer: str) -> bool:
     """Whether another stream, or an earlier generation of this one, has appended to the table."""
-    return bool(committed_versions(spark, table, lake_root).keys() - {writer})
+    others = committed_versions(spark, table, lake_root).keys() - {writer}
+    return any(not other.startswith(SWAP) for other in others)
 
 
 def committed_version(spark: SparkSession, table: Table, lake_root: str, writer: str) -> int | None:
@@ -93,17 +134,17 @@ def committed_version(spark: SparkSession, table: Table, lake_root: str, writer:
 
 
 def committed_versions(spark: SparkSession, table: Table, lake_root: str) -> dict[str, int]:
-    """The newest version of each writer that `append_once` has appended for."""
+    """The newest version of each writer that committed to the table, and of each swap."""
     if not table_exists(spark, table, lake_root):
         return {}
-    return _versions(_log(spark, table, lake_root).startTransaction().snapshot())
+    return versions_of(delta_log(spark, table, lake_root).startTransaction().snapshot())
 
 
 def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
     """Told from the log alone: a table with files counts."""
     if not table_exists(spark, table, lake_root):
         return False
-    log = _log(spark, table, lake_root)
+    log = delta_log(spark, table, lake_root)
     snapshot = log.startTransaction().snapshot()
     checksum = snapshot.checksumOpt()
     files = checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()
@@ -112,7 +153,7 @@ def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
 
 def newest_version(spark: SparkSession, table: Table, lake_root: str) -> int:
     """-1 where there is no table."""
-    return int(_log(spark, table, lake_root).update(False, _none(spark), _none(spark)).version())
+    return int(delta_log(spark, table, lake_root).update(False, _none(spark), _none(spark)).version())
 
 
 def _fitted(rows: DataFrame, table: Table, schema: StructType) -> DataFrame:
@@ -133,34 +174,9 @@ def _fitted(rows: DataFrame, table: Table, schema: StructType) -> DataFrame:
 
 
 def _schema(spark: SparkSession, table: Table, lake_root: str) -> StructType:
-    text = _log(spark, table, lake_root).startTransaction().metadata().schemaString()
+    text = delta_log(spark, table, lake_root).startTransaction().metadata().schemaString()
     return StructType.fromJson(json.loads(text))
 
 
-def _versions(snapshot: Any) -> dict[str, int]:
-    """The last version of each writer. Rebuilds the state only where the checksum is missing."""
-    checksum = snapshot.checksumOpt()
-    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
-    each = (known.get() if known.isDefined() else snapshot.setTransactions()).iterator()
-    found = {}
-    while each.hasNext():
-        transaction = each.next()
-        found[transaction.appId()] = int(transaction.version())
-    return found
-
-
-def _log(spark: SparkSession, table: Table, lake_root: str) -> Any:
-    return _delta(spark).DeltaLog.forTable(spark._jsparkSession, table.path(lake_root))
-
-
-def _delta(spark: SparkSession) -> Any:
-    return _jvm(spark).org.apache.spark.sql.delta
-
-
-def _jvm(spark: SparkSession) -> Any:
-    assert spark._jvm is not None
-    return spark._jvm
-
-
 def _none(spark: SparkSession) -> Any:
-    return _jvm(spark).scala.Option.empty()
+    return virtual_machine(spark).scala.Option.empty()

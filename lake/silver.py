@@ -106,7 +106,7 @@ CLICK_ACTIVITY = Table(
         Column("page_loading_mean", "DOUBLE", "Mean page load time in seconds"),
         Column("page_loading_p50", "DOUBLE", "Median page load time in seconds, its rank within 0.1%"),
         Column("page_loading_p95", "DOUBLE", "95th percentile of the page load time in seconds, its rank within 0.1%"),
-        Column("closed", "BOOLEAN", "True when the watermark has passed the window's end: the row is final"),
+        Column("closed", "BOOLEAN", "Past the watermark: from then on only a replay or a rebuild changes the row"),
         Column("date", "DATE", "The day (UTC) of window_start"),
     ),
     partitioned_by=("date",),

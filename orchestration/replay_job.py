@@ -22,7 +22,8 @@ from lake.lock import LockTimeout
 from lake.silver import CLICK_QUARANTINE
 from orchestration import tags
 from settings import load_settings
-from streaming.click_replay import BatchInWork, Choice, Replayed, replay_clicks
+from streaming.click_replay import Choice, Replayed, replay_clicks
+from streaming.click_tables import BatchInWork
 from streaming.clicks import reasons
 
 

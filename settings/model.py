@@ -160,7 +160,7 @@ class SilverSettings(SettingsGroup):
     watermark_minutes: float = setting(
         10, "How far apart a click and its repeat may be, and how late a click may be for its window", gt=0, le=1440
     )
-    window_minutes: float = setting(5, "Length of the windows of click_activity", gt=0)
+    window_minutes: float = setting(5, "Length of the windows of click_activity", gt=0, le=1440)
     longest_page_seconds: float = setting(3600, "A page load time beyond this is taken for an error", gt=0)
     most_related: int = setting(1000, "An extraPayload of more elements is taken for an error", ge=1)
     promoted_fields: dict[str, Literal["STRING", "BIGINT", "DOUBLE", "BOOLEAN"]] = setting(

@@ -4,34 +4,26 @@ A batch only says which windows have to be looked at. Each is computed whole fro
 stood there, so that a repeated batch, or one whose clicks came in any order, ends with the same rows.
 """
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 
-from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lake.commit import SchemaMismatch, bring_up_to_date
+from lake.commit import SchemaMismatch, bring_up_to_date, replace_days
+from lake.days import any_of, bytes_by_day, slices, sql_any_of
 from lake.lock import tables_locked
-from lake.silver import CLICK_ACTIVITY, clicks_table
+from lake.silver import CLICK_ACTIVITY
 from lake.tables import Table
 from settings import Settings
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.click_activity import click_activity, in_windows, windows_of
+from streaming.click_tables import CLICKS, StaleDays, activity_lock
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
 
-TRANSACTION = "spark.databricks.delta.write"
-SAME_ROW = (
-    "old.date = new.date AND old.window_start = new.window_start AND old.window_end = new.window_end "
-    "AND old.eventType <=> new.eventType AND old.platform <=> new.platform"
-)
-
-
-def activity_lock(settings: Settings) -> Path:
-    """Held by whoever changes click_activity."""
-    return settings.run_folder / "silver" / "click_activity.lock"
+WINDOW = ["window_start", "window_end"]
 
 
 def activity_plan(context: QueryContext, query: QuerySpec, generation: Generation) -> QueryPlan:
@@ -39,9 +31,13 @@ def activity_plan(context: QueryContext, query: QuerySpec, generation: Generatio
     assert isinstance(query.source, Table)
     bring_up_to_date(spark, query.table, settings.lake_root)
     refuse_other_windows(spark, settings)
+    with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):
+        restate_stale_days(spark, settings, now=datetime.now(UTC))  # its next batch may be long in coming
 
     def commit(batch: DataFrame, number: int) -> None:
         with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):
+            context.check_lease()
+            restate_stale_days(batch.sparkSession, settings, now=datetime.now(UTC))
             context.check_lease()
             restate_windows(batch, settings, now=datetime.now(UTC), as_batch=(generation.writer, number))
 
@@ -72,54 +68,92 @@ def restate_windows(
     as_batch: tuple[str, int] | None = None,
     closed_too: bool = False,
 ) -> None:
-    """Computes the windows of these clicks anew, and closes those that the watermark has passed. What a closed window
-    has is final: it is computed again only when `closed_too`. Call it with the lock held."""
-    spark, root = clicks.sparkSession, settings.lake_root
-    window = timedelta(minutes=settings.silver.window_minutes)
-    there = spark.read.format("delta").load(CLICK_ACTIVITY.path(root))
-    touched = windows_of(clicks, window)
+    """Computes the windows of these clicks anew, and closes those that the watermark has passed. Closed ones stay as
+    they are, unless `closed_too`. Call it with the lock held."""
+    there = _windows_there(clicks.sparkSession, settings)
+    touched = windows_of(clicks, _length(settings))
     if not closed_too:
-        touched = touched.join(there.where("closed"), ["window_start", "window_end"], "left_anti")
-    wanted = touched.union(there.where("NOT closed").select("window_start", "window_end")).distinct().persist()
+        touched = touched.join(there.where("closed"), WINDOW, "left_anti")
+    wanted = touched.union(there.where("NOT closed").select(*WINDOW))
+    _restate(wanted, settings, now, as_batch)
+
+
+def restate_stale_days(spark: SparkSession, settings: Settings, *, now: datetime) -> bool:
+    """Computes all windows of some stale days anew, closed or not, and takes away those without clicks. Returns False
+    when there is none. Call it with the lock held."""
+    stale = StaleDays(spark, settings)
+    noted = stale.all()
+    if not noted:
+        return False
+    sizes = bytes_by_day(spark, CLICKS, settings.lake_root, sql_any_of(noted))
+    first = slices({day: sizes.get(day, 0) for day in noted}, settings.silver.max_mb)[0]
+    days = [day for day in first if day is not None]
+    clicks = spark.read.format("delta").load(CLICKS.path(settings.lake_root)).where(any_of(days))
+    # A window may begin on the day before.
+    of_days = any_of(days) | F.to_date("window_end").isin(sorted(days))
+    windows = _windows_there(spark, settings).where(of_days | ~F.col("closed")).select(*WINDOW)
+    _restate(windows_of(clicks, _length(settings)).union(windows), settings, now)
+    for day in days:
+        stale.remove(day.isoformat())
+    return True
+
+
+def _restate(windows: DataFrame, settings: Settings, now: datetime, as_batch: tuple[str, int] | None = None) -> None:
+    """Puts what the clicks give in the place of all rows of these windows, which have to be all open ones and any
+    others."""
+    spark, root, length = windows.sparkSession, settings.lake_root, _length(settings)
+    wanted = windows.distinct().persist()
     try:
-        days = {
-            row["day"]
-            for row in wanted.selectExpr("explode(array(to_date(window_start), to_date(window_end))) AS day").collect()
-        }
-        if not days:
+        span = _Span.of(wanted)
+        if span is None:
             return
-        silver = spark.read.format("delta").load(clicks_table({}).path(root))
-        of_windows = in_windows(silver.where(F.col("date").isin(sorted(days))), wanted, window)
-        rows = click_activity(of_windows, window, _watermark(silver, settings, now))
-        _merge(rows.select(*there.columns), settings, as_batch)
+        of_windows = in_windows(span.clicks(spark, root), wanted, length)
+        there = _windows_there(spark, settings)
+        others = there.where(F.col("date").isin(sorted(span.days))).join(wanted, WINDOW, "left_anti")
+        rows = click_activity(of_windows, length, _watermark(of_windows, settings, now))
+        rows = others.unionByName(rows.select(*there.columns))
+        replace_days(rows.coalesce(1), CLICK_ACTIVITY, root, span.days, as_batch)
     finally:
         wanted.unpersist()
 
 
+@dataclass(frozen=True)
+class _Span:
+    """From when to when some windows are, and the days that they begin in."""
+
+    first: datetime
+    end: datetime
+    days: frozenset[date]
+
+    @classmethod
+    def of(cls, windows: DataFrame) -> "_Span | None":
+        found = windows.selectExpr(
+            "min(window_start) AS first", "max(window_end) AS end", "collect_set(to_date(window_start)) AS days"
+        ).first()
+        if found is None or found.first is None:
+            return None
+        return cls(found["first"].astimezone(UTC), found["end"].astimezone(UTC), frozenset(found["days"]))
+
+    def clicks(self, spark: SparkSession, root: str) -> DataFrame:
+        """Those among which the windows' are. A window may end on the day after it began."""
+        days = sorted({day + timedelta(days=more) for day in self.days for more in (0, 1)})
+        clicks = spark.read.format("delta").load(CLICKS.path(root)).where(F.col("date").isin(days))
+        return clicks.where(
+            (F.col("processing_time") >= F.lit(self.first)) & (F.col("processing_time") < F.lit(self.end))
+        )
+
+
+def _windows_there(spark: SparkSession, settings: Settings) -> DataFrame:
+    return spark.read.format("delta").load(CLICK_ACTIVITY.path(settings.lake_root))
+
+
+def _length(settings: Settings) -> timedelta:
+    return timedelta(minutes=settings.silver.window_minutes)
+
+
 def _watermark(clicks: DataFrame, settings: Settings, now: datetime) -> datetime:
-    """Behind the newest click, and never ahead of the clock: one record of a wrong time must not close windows."""
-    last_day = clicks.where(F.col("date") <= F.lit(now.date())).agg(F.max("date")).first()
-    newest = (
-        clicks.where(F.col("date") == F.lit(last_day[0] if last_day else None)).agg(F.max("processing_time")).first()
-    )
+    """Behind the newest click, which is in an open window always, so among those to be restated; and never ahead of the
+    clock: one record of a wrong time must not close windows."""
+    newest = clicks.agg(F.max("processing_time")).first()
     at = newest[0].astimezone(UTC) if newest and newest[0] else now
     return min(at, now) - timedelta(minutes=settings.silver.watermark_minutes)
-
-
-def _merge(rows: DataFrame, settings: Settings, as_batch: tuple[str, int] | None) -> None:
-    conf = rows.sparkSession.conf
-    if as_batch is not None:
-        conf.set(f"{TRANSACTION}.txnAppId", as_batch[0])
-        conf.set(f"{TRANSACTION}.txnVersion", as_batch[1])
-    try:
-        (
-            DeltaTable.forPath(rows.sparkSession, CLICK_ACTIVITY.path(settings.lake_root))
-            .alias("old")
-            .merge(rows.alias("new"), SAME_ROW)
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
-    finally:
-        conf.unset(f"{TRANSACTION}.txnAppId")
-        conf.unset(f"{TRANSACTION}.txnVersion")

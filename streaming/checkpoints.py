@@ -43,15 +43,18 @@ class QueryCheckpoints:
         self._folder = f"{root.rstrip('/')}/{stream}/{query}"
         self._files = HadoopFiles(spark, self._folder)
 
+    def folder(self, generation: Generation) -> str:
+        return self._folder_of(generation.number)
+
     def location(self, generation: Generation) -> str:
         """What Spark is given as checkpointLocation."""
-        return f"{self._generation_folder(generation.number)}/spark"
+        return f"{self.folder(generation)}/spark"
 
     def latest(self) -> Generation | None:
         numbers = [int(name[1:]) for name in self._files.names(self._folder) if re.fullmatch(r"g\d{6}", name)]
         if not numbers:
             return None
-        file = f"{self._generation_folder(max(numbers))}/generation.json"
+        file = f"{self._folder_of(max(numbers))}/generation.json"
         try:
             return Generation(**json.loads(self._read(file)))
         except (ValueError, TypeError) as error:
@@ -65,9 +68,11 @@ class QueryCheckpoints:
         number = latest.number + 1 if latest else 1
         writer = f"{self._stream}.{self._query}.g{number}.{secrets.token_hex(6)}"
         generation = Generation(number, plan, writer, starts_at, now.isoformat())
-        file = f"{self._generation_folder(number)}/generation.json"
-        if not self._files.write(file, json.dumps(asdict(generation))):
-            raise CheckpointError(f"{file} can't be written: check the rights and the room there.")
+        file = f"{self._folder_of(number)}/generation.json"
+        try:
+            self._files.write(file, json.dumps(asdict(generation)))
+        except OSError as error:
+            raise CheckpointError(f"{file} can't be written: check the rights and the room there.") from error
         return generation
 
     def has_commits(self, generation: Generation) -> bool:
@@ -99,7 +104,7 @@ class QueryCheckpoints:
         names = self._files.names(f"{self.location(generation)}/{log}")
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def _generation_folder(self, number: int) -> str:
+    def _folder_of(self, number: int) -> str:
         return f"{self._folder}/g{number:06}"
 
     def _read(self, file: str) -> str:

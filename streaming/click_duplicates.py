@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 KEY = ("eventID", "processing_time", "partition", "sequence_number")
 HASH = "xxhash64(eventID) AS hash"
-RECORD = "struct(processing_time, partition, sequence_number)"
+PLACED = "struct(processing_time, partition, sequence_number)"
 # Beyond this many, hashes are not sent to every executor, but shuffled.
 BROADCAST_ROWS = 2_000_000
 
@@ -48,8 +48,8 @@ def repeats(new: DataFrame, kept: DataFrame, suspects: Suspects, horizon: timede
     """
     both = (
         suspects.of(new)
-        .selectExpr("eventID", f"{RECORD} AS new", "NULL AS kept")
-        .unionAll(suspects.of(kept).selectExpr("eventID", "NULL AS new", f"{RECORD} AS kept"))
+        .selectExpr("eventID", f"{PLACED} AS new", "NULL AS kept")
+        .unionAll(suspects.of(kept).selectExpr("eventID", "NULL AS new", f"{PLACED} AS kept"))
     )
     return (
         both.groupBy("eventID")

@@ -16,25 +16,29 @@ from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lake.commit import SchemaMismatch, bring_up_to_date, committed_versions, table_exists
+from lake.commit import bring_up_to_date, table_exists
 from lake.lock import tables_locked
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table, bronze_table
 from settings import Settings
 from streaming import clicks as silver
-from streaming.activity_query import activity_lock, refuse_other_windows, restate_windows
-from streaming.catalog import SILVER
-from streaming.checkpoints import QueryCheckpoints
+from streaming.activity_query import refuse_other_windows, restate_windows
 from streaming.click_duplicates import HASH, KEY, Suspects, repeats, suspect_hashes
-from streaming.clicks_query import RECORD, BatchRules, click_lock
+from streaming.click_tables import (
+    RECORD,
+    REPLAY_NOTE,
+    BatchInWork,
+    activity_lock,
+    click_tables_locked,
+    refuse_half_a_batch,
+    refuse_missing_columns,
+    silver_folder,
+)
+from streaming.clicks_query import BatchRules
 from streaming.hadoop_files import HadoopFiles
 
 BRONZE = bronze_table("clicks")
 SAME_RECORD = " AND ".join(f"old.{name} = new.{name}" for name in ("date", *RECORD))
-
-
-class BatchInWork(Exception):
-    """What somebody else writes, the stream or another replay, is in some of its tables only."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def replay_clicks(spark: SparkSession, settings: Settings, choice: Choice, *, dr
     if not dry_run:
         bring_up_to_date(spark, CLICK_ACTIVITY, root)
         refuse_other_windows(spark, settings)
-        _refuse_missing_columns(spark, root, rules)
+        refuse_missing_columns(spark, root, clicks_table(rules.promoted))
         if (cut_off := note.read()) is not None:
             _replay(spark, settings, *cut_off, note, dry_run=False)
     return _replay(spark, settings, choice, rules, note, dry_run=dry_run)
@@ -99,10 +103,9 @@ def _replay(
         # Reading quarantine again takes the longest: the stream need not wait for it.
         result = replay.result()
         if result.passed and not dry_run:
-            waits = settings.silver.lock_seconds
             with (
-                tables_locked(spark, click_lock(settings), waits),
-                tables_locked(spark, activity_lock(settings), waits),
+                click_tables_locked(spark, settings),
+                tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds),
             ):
                 refuse_half_a_batch(spark, settings)
                 if note.read() not in (None, (choice, rules)):
@@ -119,9 +122,9 @@ class _Note:
     """What is being replayed, in a file beside the stream's checkpoints."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
-        folder = f"{settings.checkpoint_root.rstrip('/')}/{SILVER.name}"
+        folder = silver_folder(settings)
         self._files = HadoopFiles(spark, folder)
-        self._file = f"{folder}/replay.json"
+        self._file = f"{folder}/{REPLAY_NOTE}"
 
     def read(self) -> tuple[Choice, BatchRules] | None:
         text = self._files.read(self._file)
@@ -132,36 +135,10 @@ class _Note:
 
     def write(self, choice: Choice, rules: BatchRules) -> None:
         self.remove()
-        if not self._files.write(self._file, json.dumps({"choice": choice.to_json(), "rules": rules.to_json()})):
-            raise OSError(f"{self._file} can't be written: check the rights and the room there.")
+        self._files.write(self._file, json.dumps({"choice": choice.to_json(), "rules": rules.to_json()}))
 
     def remove(self) -> None:
         self._files.delete(self._file)
-
-
-def refuse_half_a_batch(spark: SparkSession, settings: Settings) -> None:
-    """The stream comes to the same rows when it repeats its batch only if nobody changes what it kept before."""
-    latest = QueryCheckpoints(spark, settings.checkpoint_root, SILVER.name, "clicks").latest()
-    if latest is None:
-        return
-    root = settings.lake_root
-    done = committed_versions(spark, clicks_table({}), root).get(latest.writer, -1)
-    for table in (CLICK_QUARANTINE, CLICK_DUPLICATES, CLICKPATH):
-        if committed_versions(spark, table, root).get(latest.writer, -1) > done:
-            raise BatchInWork(
-                "The last batch of silver was cut off half-way. Let the stream silver run until it has done a "
-                "batch, then try again."
-            )
-
-
-def _refuse_missing_columns(spark: SparkSession, root: str, rules: BatchRules) -> None:
-    table = clicks_table(rules.promoted)
-    there = set(spark.read.format("delta").load(table.path(root)).columns)
-    if missing := [column.name for column in table.columns if column.name not in there]:
-        raise SchemaMismatch(
-            f"{table.name} has no column {', '.join(missing)} yet: launch the job `restart` for the stream silver, "
-            "which adds it, then try again."
-        )
 
 
 class _Replay:

@@ -6,10 +6,9 @@ first begun, so that it comes to the same result; each table takes it only once.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Self
 
 from pyspark import StorageLevel
@@ -17,15 +16,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake.commit import append_once, bring_up_to_date, committed_version, other_writers
-from lake.lock import tables_locked
-from lake.silver import BY_RECORD, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
+from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table
 from settings import Settings
 from streaming import clicks as silver
-from streaming.catalog import QuerySpec
-from streaming.checkpoints import Generation
-from streaming.click_duplicates import KEY, Suspects, repeats, suspect_hashes
+from streaming.catalog import SILVER, QuerySpec
+from streaming.checkpoints import Generation, QueryCheckpoints
+from streaming.click_duplicates import BROADCAST_ROWS, HASH, KEY, Suspects, repeats, suspect_hashes
 from streaming.click_schema import ClickSchema
+from streaming.click_tables import CLICKS, ENTERED, RECORD, click_tables_locked
 from streaming.hadoop_files import HadoopFiles
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
@@ -33,8 +32,6 @@ from streaming.sources import table_rows
 # Below this many rows a batch becomes one file a table and day: reading many small files costs more than writing one.
 ROWS_OF_ONE_FILE = 50_000
 VERDICT = ("unknown_fields", "reason", "sentence")
-RECORD = list(BY_RECORD)
-"""Tells a record from all others, also where a hub was made anew and counts from 0 again."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,6 @@ class BatchRules:
         return timedelta(minutes=self.horizon_minutes)
 
 
-def click_lock(settings: Settings) -> Path:
-    """Held by whoever changes the tables of clicks."""
-    return settings.run_folder / "silver" / "clicks.lock"
-
-
 def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation) -> QueryPlan:
     settings, spark, root = context.settings, context.spark, context.settings.lake_root
     assert isinstance(query.source, Table)
@@ -83,10 +75,11 @@ def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     notes = BatchNotes(context, query, generation)
 
     def commit(batch: DataFrame, number: int) -> None:
-        with tables_locked(spark, click_lock(settings), settings.silver.lock_seconds, context.check_lease):
-            done = committed_version(batch.sparkSession, clicks_table({}), root, generation.writer)
+        with click_tables_locked(spark, settings, context.check_lease):
+            done = committed_version(batch.sparkSession, CLICKS, root, generation.writer)
             if done is None or done < number:
-                ClickBatch(context, notes.rules_of(number), generation.writer, number, batch, read_before).write()
+                to = Destination(root, generation.writer, number, context.check_lease)
+                ClickBatch(batch, notes.rules_of(number), to, read_before=read_before).write()
 
     rows = table_rows(spark, query.source, root, starts_at=generation.starts_at, max_mb=settings.silver.max_mb)
     return QueryPlan(rows.select(*silver.OF_BRONZE), commit)
@@ -98,8 +91,8 @@ class BatchNotes:
 
     def __init__(self, context: QueryContext, query: QuerySpec, generation: Generation) -> None:
         self._rules = BatchRules.of(context.settings)
-        root = context.settings.checkpoint_root.rstrip("/")
-        self._folder = f"{root}/silver/{query.name}/g{generation.number:06}/rules"
+        checkpoints = QueryCheckpoints(context.spark, context.settings.checkpoint_root, SILVER.name, query.name)
+        self._folder = f"{checkpoints.folder(generation)}/rules"
         self._files = HadoopFiles(context.spark, self._folder)
 
     def rules_of(self, number: int) -> BatchRules:
@@ -107,12 +100,22 @@ class BatchNotes:
         noted = self._files.read(f"{self._folder}/{number}")
         if noted is not None:
             return BatchRules.from_json(noted)
-        if not self._files.write(f"{self._folder}/{number}", self._rules.to_json()):
-            raise OSError(f"{self._folder} can't be written: check the rights and the room there.")
+        self._files.write(f"{self._folder}/{number}", self._rules.to_json())
         for name in self._files.names(self._folder):
             if name.isdigit() and int(name) < number:
                 self._files.delete(f"{self._folder}/{name}")
         return self._rules
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the tables of a batch are, and as whose batch they take it, once."""
+
+    root: str
+    writer: str
+    number: int
+    check: Callable[[], None] = lambda: None
+    """Called before each table is written; does not return when it may not be."""
 
 
 class ClickBatch:
@@ -120,21 +123,18 @@ class ClickBatch:
 
     def __init__(
         self,
-        context: QueryContext,
-        rules: BatchRules,
-        writer: str,
-        number: int,
         batch: DataFrame,
-        read_before: bool,
+        rules: BatchRules,
+        to: Destination,
+        *,
+        read_before: bool = False,
+        kept_elsewhere: DataFrame | None = None,
     ) -> None:
-        self._context = context
-        self._root = context.settings.lake_root
-        self._spark = batch.sparkSession
-        self._rules, self._schema = rules, rules.schema
-        self._writer, self._number = writer, number
-        self._batch = batch
-        self._read_before = read_before
-        """Whether others wrote to these tables, so that records may be there that this query reads again."""
+        """`read_before` says that others wrote to these tables, so that records of the batch may be there already;
+        `kept_elsewhere` has clicks that count as kept and are not in these tables."""
+        self._batch, self._rules, self._to = batch, rules, to
+        self._spark, self._schema = batch.sparkSession, rules.schema
+        self._read_before, self._kept_elsewhere = read_before, kept_elsewhere
         self._clicks = clicks_table(rules.promoted)
         self._cached: list[DataFrame] = []
 
@@ -150,9 +150,10 @@ class ClickBatch:
         failed, good = judged.where("reason IS NOT NULL"), judged.where("reason IS NULL")
         if seen.failed:
             self._append(silver.quarantined(failed, self._schema), CLICK_QUARANTINE)
-        repeated = self._repeats(good, seen)
+        repeated, count = self._repeats(good, seen)
         if repeated is not None:
-            good = good.join(F.broadcast(repeated.select(*RECORD)), RECORD, "left_anti")
+            records = repeated.select(*RECORD)
+            good = good.join(F.broadcast(records) if count <= BROADCAST_ROWS else records, RECORD, "left_anti")
             self._append(repeated, CLICK_DUPLICATES)
         path = silver.clickpath(good)
         if self._read_before:
@@ -178,38 +179,47 @@ class ClickBatch:
         if not self._read_before:
             return self._batch
         days = {row["date"] for row in self._batch.select("date").distinct().collect()}
-        there = [self._of_days(table, days) for table in (self._clicks, CLICK_DUPLICATES, CLICK_QUARANTINE)]
-        known = there[0].select(*RECORD).union(there[1].select(*RECORD)).union(there[2].select(*RECORD))
+        there = [self._of_days(table, days).select(*RECORD) for table in ENTERED]
+        known = there[0].union(there[1]).union(there[2])
         same = [F.col("enqueued_time").eqNullSafe(known["processing_time"])]
         same += [self._batch[name] == known[name] for name in ("partition", "sequence_number")]
         return self._batch.join(known, same, "left_anti")
 
-    def _repeats(self, good: DataFrame, seen: "_Seen") -> DataFrame | None:
-        """Those of the good records that repeat a click; None where there are none."""
+    def _repeats(self, good: DataFrame, seen: "_Seen") -> tuple[DataFrame | None, int]:
+        """Those of the good records that repeat a click, and how many; None where there are none."""
         if seen.first is None or seen.last is None:
-            return None
+            return None, 0
         horizon = self._rules.horizon
         around = {day + timedelta(days=more) for day in seen.days if day for more in (-1, 0, 1)}
         near = F.col("processing_time").between(F.lit(seen.first - horizon), F.lit(seen.last + horizon))
-        kept = self._of_days(self._clicks, around).where(near).select(*KEY)
+        kept = self._of_days(self._clicks, around).select(*KEY)
+        if self._kept_elsewhere is not None:
+            kept = kept.union(self._kept_elsewhere.select(*KEY))
+        kept = kept.where(near)
         new = good.select(*KEY)
-        hashes = self._cache(suspect_hashes(new, kept))
-        suspects = Suspects(hashes, hashes.count())
+        suspects = self._suspects(new, kept, seen)
         if not suspects.count:
-            return None
+            return None, 0
         repeated = self._cache(repeats(new, kept, suspects, horizon))
-        return None if repeated.isEmpty() else repeated
+        count = repeated.count()
+        return (repeated, count) if count else (None, 0)
+
+    def _suspects(self, new: DataFrame, kept: DataFrame, seen: "_Seen") -> Suspects:
+        if seen.passed <= ROWS_OF_ONE_FILE:  # telling those that repeat nothing would take longer than to compare them
+            return Suspects(new.selectExpr(HASH).distinct(), seen.passed)
+        hashes = self._cache(suspect_hashes(new, kept))
+        return Suspects(hashes, hashes.count())
 
     def _of_days(self, table: Table, days: Collection[date | None]) -> DataFrame:
-        rows = self._spark.read.format("delta").load(table.path(self._root))
+        rows = self._spark.read.format("delta").load(table.path(self._to.root))
         wanted = F.col("date").isin(sorted(day for day in days if day))
         return rows.where(wanted | F.col("date").isNull() if None in days else wanted)
 
     def _append(self, rows: DataFrame, table: Table) -> None:
-        self._context.check_lease()
+        self._to.check()
         if self._rows <= ROWS_OF_ONE_FILE:
             rows = rows.coalesce(1)
-        append_once(rows, table, self._root, self._writer, self._number)
+        append_once(rows, table, self._to.root, self._to.writer, self._to.number)
 
     def _cache(self, frame: DataFrame) -> DataFrame:
         cached = frame.persist(StorageLevel.MEMORY_AND_DISK)

@@ -29,16 +29,30 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def write(self, file: str, text: str) -> bool:
-        """Atomic: written beside and renamed. False when it can't be."""
-        beside = self._path(f"{file}.new")
-        stream = self._files.create(beside, True)
+    def write(self, file: str, text: str) -> None:
+        """Atomic: written beside and renamed. The file must not be there yet: not every file system replaces one."""
+        beside = f"{file}.new"
+        stream = self._files.create(self._path(beside), True)
         stream.write(text.encode())
         stream.close()
-        return bool(self._files.rename(beside, self._path(file)))
+        self.move(beside, file)
+
+    def touch(self, file: str) -> None:
+        """Makes an empty file, or empties it."""
+        self._files.create(self._path(file), True).close()
+
+    def move(self, file: str, to: str) -> None:
+        """Makes the folders above. Raises where it can't be moved."""
+        self._files.mkdirs(self._path(to).getParent())
+        if not self._files.rename(self._path(file), self._path(to)):
+            raise OSError(f"{file} can't be moved to {to}: check the rights and the room there.")
 
     def delete(self, file: str) -> None:
         self._files.delete(self._path(file), False)
+
+    def delete_folder(self, folder: str) -> None:
+        """With all that is in it."""
+        self._files.delete(self._path(folder), True)
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

@@ -19,6 +19,7 @@ from processes.ports import free_port
 from settings import Settings
 from streaming.session import close_session, spark_session
 from tests import reaper
+from tests.silver import Silver, silver_in
 from tests.system import System
 
 SESSION = uuid.uuid4().hex
@@ -104,6 +105,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(Settings(home=home), "tests")
     yield session
     close_session(session, 30)
+
+
+@pytest.fixture
+def silver(spark: SparkSession, tmp_path: Path) -> Iterator[Silver]:
+    with silver_in(spark, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

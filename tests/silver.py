@@ -1,6 +1,9 @@
 """Silver's queries in the test's own session, on a bronze table that the test fills."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,10 +17,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from hub.connection import HubConnection
 from lake.commit import append_once, bring_up_to_date
-from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
+from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
 from lake.tables import Table, bronze_table
 from settings import Settings, SilverSettings
 from streaming.catalog import SILVER
+from streaming.click_activity import click_activity
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
 
@@ -103,6 +107,16 @@ class Silver:
         self.settings = self.settings.model_copy(update={"silver": changed})
 
 
+def assert_windows_follow(silver: Silver) -> None:
+    """The windows are those that a batch counts from the clicks."""
+    columns = [column.name for column in CLICK_ACTIVITY.columns if column.name != "closed"]
+    found, exact = (
+        sorted(frame.select(*columns).collect(), key=str)
+        for frame in (silver.read(CLICK_ACTIVITY), click_activity(silver.read(CLICKS), timedelta(minutes=5), None))
+    )
+    assert found == exact
+
+
 # For batches of a few rows, compiling their plans takes longer than all else.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
@@ -137,3 +151,18 @@ def cut_off_after(appends: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     with monkeypatch.context() as patched:
         patched.setattr("streaming.clicks_query.append_once", append)
         yield
+
+
+def execute_job(home: Path, job: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    """In a run of its own, with clicks as slow as one likes."""
+    file, dagster_home = home / "config.json", home / "dagster"
+    file.write_text(json.dumps({"ops": {job.partition("_")[0]: {"config": config}}}))
+    dagster_home.mkdir(exist_ok=True)
+    chosen = {"TIDEWATCH_HOME": str(home), "TIDEWATCH_SILVER_LONGEST_PAGE_SECONDS": "9999"}
+    return subprocess.run(
+        [sys.executable, *f"-m dagster job execute -m orchestration.definitions -j {job} -c".split(), str(file)],
+        env={**os.environ, **chosen, "DAGSTER_HOME": str(dagster_home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )

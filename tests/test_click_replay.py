@@ -1,34 +1,21 @@
 """Quarantine replayed: what passes now becomes clicks, exactly once, also when the replay is cut off."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lake.commit import SchemaMismatch
 from lake.lock import LockTimeout, tables_locked
-from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH
-from streaming.click_activity import click_activity
-from streaming.click_replay import BatchInWork, Choice, Replayed, _Replay, replay_clicks
-from streaming.clicks_query import click_lock
-from tests.silver import CLICKS, START, Silver, click, cut_off_after, silver_in
+from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH
+from streaming.click_replay import Choice, Replayed, _Replay, replay_clicks
+from streaming.click_tables import BatchInWork, click_lock
+from tests.silver import CLICKS, START, Silver, assert_windows_follow, click, cut_off_after, execute_job
 
 pytestmark = pytest.mark.slow
 
-LATER_STEPS = ("_add_clickpath", "_add_duplicates", "_restate_windows", "_take_from_quarantine")
-
-
-@pytest.fixture
-def silver(spark: SparkSession, tmp_path: Path) -> Iterator[Silver]:
-    with silver_in(spark, tmp_path) as made:
-        yield made
+LATER_STEPS = ("_add_clickpath", "_restate_windows")
 
 
 def replay(silver: Silver, *, dry_run: bool = False, **choice: Any) -> Replayed:
@@ -57,12 +44,7 @@ def assert_replayed(silver: Silver) -> None:
     repeated = {(r.eventID, r.sequence_number, r.kept_sequence_number) for r in silver.read(CLICK_DUPLICATES).collect()}
     assert repeated == {("a", 4, 0), ("b", 5, 1)}
     assert {row.reason for row in silver.read(CLICK_QUARANTINE).collect()} == {"malformed_json", "load_time_negative"}
-    columns = [column.name for column in CLICK_ACTIVITY.columns if column.name != "closed"]
-    found, exact = (
-        sorted(frame.select(*columns).collect(), key=str)
-        for frame in (silver.read(CLICK_ACTIVITY), click_activity(silver.read(CLICKS), timedelta(minutes=5), None))
-    )
-    assert found == exact
+    assert_windows_follow(silver)
 
 
 def test_what_passes_now_becomes_clicks_once(silver: Silver) -> None:
@@ -158,28 +140,13 @@ def test_waits_for_the_lock_of_the_tables(silver: Silver) -> None:
 
 def test_the_job_in_a_run_of_its_own(silver: Silver, tmp_path: Path) -> None:
     put_slow_clicks(silver)
-    wrong = execute_job(tmp_path, {"reasons": ["too_slow"]})
+    wrong = execute_job(tmp_path, "replay_quarantine", {"reasons": ["too_slow"]})
     assert wrong.returncode != 0
     assert "There is no reason too_slow: there are empty_body" in wrong.stderr
-    done = execute_job(tmp_path, {"reasons": ["load_time_absurd"], "since": "2026-03-01"})
+    done = execute_job(tmp_path, "replay_quarantine", {"reasons": ["load_time_absurd"], "since": "2026-03-01"})
     assert done.returncode == 0, done.stderr
     assert "4 of 4 records pass: 2 became clicks, 2 repeat one" in done.stderr
     assert_replayed(silver)
-
-
-def execute_job(home: Path, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    file, dagster_home = home / "config.json", home / "dagster"
-    file.write_text(json.dumps({"ops": {"replay": {"config": config}}}))
-    dagster_home.mkdir(exist_ok=True)
-    chosen_job = ["-j", "replay_quarantine", "-c", str(file)]
-    chosen = {"TIDEWATCH_HOME": str(home), "TIDEWATCH_SILVER_LONGEST_PAGE_SECONDS": "9999"}
-    return subprocess.run(
-        [sys.executable, "-m", "dagster", "job", "execute", "-m", "orchestration.definitions", *chosen_job],
-        env={**os.environ, **chosen, "DAGSTER_HOME": str(dagster_home)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_without_any_table_there_is_nothing_to_do(silver: Silver) -> None:

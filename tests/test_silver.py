@@ -2,28 +2,25 @@
 
 import random
 import shutil
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH
 from streaming.click_activity import click_activity
-from tests.silver import CLICKS, Silver, click, cut_off_after, silver_in
+from tests.silver import CLICKS, Silver, click, cut_off_after
 from tests.test_clicks import corpus
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def silver(spark: SparkSession, tmp_path: Path) -> Iterator[Silver]:
-    with silver_in(spark, tmp_path) as made:
-        yield made
-
-
-def test_the_books_balance_across_batches_restarts_and_repeated_batches(silver: Silver) -> None:
+@pytest.mark.parametrize("small", [0, 50_000])
+def test_the_books_balance_across_batches_restarts_and_repeated_batches(
+    silver: Silver, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.clicks_query.ROWS_OF_ONE_FILE", small)
     silver.put(click("a"), click("b"), click("a"), b"no JSON", click("c", page_loading_seconds=-1))
     silver.work()
     assert silver.books() == {"clicks": 2, "duplicates": 1, "quarantine": 2}
@@ -98,9 +95,10 @@ def test_after_a_new_generation_or_a_lost_checkpoint_nothing_is_there_twice(silv
 
 
 def test_hostile_bodies_do_not_stop_the_stream_and_the_books_balance(silver: Silver) -> None:
-    bodies = corpus(1_000)
-    silver.put(*bodies[:600])
-    silver.put(*bodies[600:])
+    bodies = corpus(5_000)
+    silver.put(*bodies[:3_000])
+    silver.work()
+    silver.put(*bodies[3_000:])
     silver.work()
     assert sum(silver.books().values()) == len(bodies)
     assert min(silver.books().values()) > 20

@@ -1,0 +1,95 @@
+"""A job that makes silver's tables of clicks anew from bronze."""
+
+from datetime import date
+
+from dagster import (
+    AssetObservation,
+    Config,
+    Failure,
+    JobDefinition,
+    MetadataValue,
+    OpExecutionContext,
+    in_process_executor,
+    job,
+    op,
+)
+from pydantic import Field
+
+from assets.batch_spark import BatchSpark
+from assets.streams import table_key
+from lake.commit import SchemaMismatch
+from lake.lock import LockTimeout
+from orchestration import tags
+from settings import load_settings
+from streaming.checkpoints import CheckpointError
+from streaming.click_rebuild import Days, RebuildRefused, Rebuilt, rebuild_clicks
+from streaming.click_tables import CLICKS, BatchInWork
+
+
+class RebuildConfig(Config):
+    first_day: str | None = Field(None, description="Only days (UTC) from this one on, like 2026-03-01")
+    last_day: str | None = Field(None, description="Only days up to this one; with neither, all of silver is rebuilt")
+    dry_run: bool = Field(False, description="Only make and compare the shadow tables, and leave them for a look")
+
+    def days(self) -> Days:
+        first, last = _day("first_day", self.first_day), _day("last_day", self.last_day)
+        if first and last and first > last:
+            raise Failure(f"first_day {first} is after last_day {last}.")
+        return Days(first, last)
+
+
+def rebuild_job() -> JobDefinition:
+    @op(description="Makes shadow tables from bronze, compares them with silver, and swaps them in.")
+    def rebuild(context: OpExecutionContext, config: RebuildConfig, spark: BatchSpark) -> None:
+        days = config.days()
+        try:
+            done = rebuild_clicks(spark.spark_session, load_settings(), days, dry_run=config.dry_run)
+        except (BatchInWork, CheckpointError, LockTimeout, OSError, RebuildRefused, SchemaMismatch) as error:
+            raise Failure(str(error)) from error
+        context.log.info(_told(done, config.dry_run))
+        if not config.dry_run:
+            context.log_event(AssetObservation(table_key(CLICKS.name), metadata=_metadata(done)))
+
+    @job(
+        name="rebuild_silver",
+        description="Makes the tables of clicks anew from bronze, by today's schema and rules, for some days or for "
+        "all: into shadow tables, which are compared and swapped in while the stream goes on.",
+        executor_def=in_process_executor,
+        resource_defs={"spark": BatchSpark()},
+        tags={tags.KIND: tags.BATCH_KIND},
+    )
+    def rebuild_silver() -> None:
+        rebuild()
+
+    return rebuild_silver
+
+
+def _day(name: str, text: str | None) -> date | None:
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"{name} is {text!r}, which is no day: write it like 2026-03-01.") from None
+
+
+def _told(done: Rebuilt, dry_run: bool) -> str:
+    if done.same:
+        return f"The clicks of {done.days} are what bronze gives: only their windows are counted anew"
+    verb = "would change" if dry_run else "changed"
+    changes = (f"{name} by {table.gone:,} rows gone, {table.new:,} new" for name, table in done.tables.items())
+    return f"Silver of {done.days} {verb}: {'; '.join(changes)}"
+
+
+def _metadata(done: Rebuilt) -> dict[str, MetadataValue]:
+    rows = [
+        f"| `{name}` | {table.before:,} | {table.after:,} | {table.gone:,} | {table.new:,} |"
+        for name, table in done.tables.items()
+    ]
+    return {
+        "days": MetadataValue.text(str(done.days)),
+        "changed": MetadataValue.bool(not done.same),
+        "tables": MetadataValue.md(
+            "\n".join(["| table | rows before | rows after | gone | new |", "|---|---|---|---|---|", *rows])
+        ),
+    }
