@@ -8,7 +8,7 @@ from streaming.health import HealthState
 from streaming.progress import QueryProgress, StreamProgress
 
 # A stream that is this far behind is catching up, unless its trigger alone explains it.
-BEHIND_SECONDS = 30.0
+BEHIND_SECONDS = 60.0
 BEHIND_TRIGGERS = 3.0
 
 
@@ -75,7 +75,7 @@ def _is_behind(query: QueryProgress, share: float) -> bool:
 
 def _estimate(name: str, query: QueryProgress) -> str:
     left = query.seconds_until_caught_up()
-    when = f"about {_duration(left)} to go" if left is not None else "it does not gain on the hub"
+    when = f"about {_duration(left)} to go" if left is not None else "it does not gain on what comes in"
     return f"{name} is {query.lag_records or 0:,} records ({_duration(query.lag_seconds or 0)}) behind, {when}"
 
 

@@ -55,9 +55,11 @@ class QueryProgress:
     total_batches: int = 0
 
     def seconds_until_caught_up(self) -> float | None:
-        """None when the hub grows as fast as the query reads."""
+        """None when the source grows as fast as the query reads."""
         if not self.lag_records:
             return 0.0
+        if self.lag_records <= self.rows:  # what a batch takes: how fast it reads does not show in less
+            return self.trigger_seconds + self.batch_seconds
         gain = self.rows / max(self.batch_seconds, self.trigger_seconds, 0.001) - self.arriving_rows_per_second
         return self.lag_records / gain if gain > 0 else None
 

@@ -27,10 +27,13 @@ def test_progress_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_the_time_to_catch_up_follows_from_what_is_gained_on_the_hub() -> None:
-    query = replace(PROGRESS.queries["clicks"], lag_records=900, rows=2000, batch_seconds=2)
-    assert replace(query, arriving_rows_per_second=100).seconds_until_caught_up() == 3
+    query = replace(PROGRESS.queries["clicks"], lag_records=9000, rows=2000, batch_seconds=2)
+    assert replace(query, arriving_rows_per_second=100).seconds_until_caught_up() == 30
     assert replace(query, arriving_rows_per_second=400).seconds_until_caught_up() is None
     assert replace(query, lag_records=0, arriving_rows_per_second=400).seconds_until_caught_up() == 0
+    # What is left is no more than the last batch took: the next one takes it.
+    one_more = replace(query, lag_records=2000, arriving_rows_per_second=400)
+    assert one_more.seconds_until_caught_up() == query.trigger_seconds + 2
 
 
 def test_the_time_left_is_what_the_retention_leaves_of_the_lag() -> None:

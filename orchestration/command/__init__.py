@@ -133,7 +133,7 @@ def accept_loss(stream: str, query: str) -> None:
 @click.argument("ledger", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
 @click.option(
-    "--wait", "wait_seconds", type=float, default=120, show_default=True, help="Seconds for rows on their way."
+    "--wait", "wait_seconds", type=float, default=120, show_default=True, help="Seconds for records on their way."
 )
 def audit(ledger: Path, as_json: bool, wait_seconds: float) -> None:
     """Hold a ledger against the tables; exit 1 unless nothing is lost, duplicated, changed or unexplained."""
@@ -141,7 +141,7 @@ def audit(ledger: Path, as_json: bool, wait_seconds: float) -> None:
     from orchestration.command.audit import as_report, audit_ledger, to_json
 
     try:
-        result = audit_ledger(settings_or_exit(), ledger, wait_seconds)
+        result = audit_ledger(settings_or_exit(), ledger, wait_seconds, lambda text: click.echo(text, err=True))
     except LedgerError as error:
         raise click.ClickException(str(error)) from None
     click.echo(to_json(result) if as_json else as_report(result))

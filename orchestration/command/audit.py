@@ -18,12 +18,16 @@ from lake.tables import bronze_table
 from settings import Settings
 
 LOOK_SECONDS = 2
+SAY_SECONDS = 15
 
 
 @dataclass(frozen=True)
 class AuditResult:
     ledger_closed: bool
+    acknowledged: int
     tables: list[TableAudit]
+    waited_in_vain: bool = False
+    """Records were still missing when the time for rows on their way was over."""
 
     @property
     def clean(self) -> bool:
@@ -31,14 +35,16 @@ class AuditResult:
         return bool(self.tables) and all(table.clean for table in self.tables)
 
 
-def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditResult:
-    """Waits for acknowledged records that have not arrived yet, then compares."""
+def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Callable[[str], None]) -> AuditResult:
+    """Waits for acknowledged records that have not arrived yet, then compares. `say` is told what it waits for."""
     contents = read_ledger(file)
     by_hub: dict[str, list[Acknowledged]] = defaultdict(list)
     for entry in contents.entries:
         by_hub[entry.hub].append(Acknowledged(entry.number, entry.partition, entry.sequence_number, entry.digest))
-    deadline = time.monotonic() + wait_seconds
-    _wait_for_bronze(settings, by_hub, deadline)
+    wait = _Wait(time.monotonic() + wait_seconds, say)
+    for hub, records in by_hub.items():
+        wanted = {(record.partition, record.sequence_number) for record in records}
+        wait.for_all(wanted, partial(places_in_bronze, bronze_table(hub), settings.lake_root), f"bronze/{hub}")
 
     def may_be_unconfirmed(number: int) -> bool:
         return number in contents.unconfirmed or not contents.closed
@@ -52,11 +58,11 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float) -> AuditRe
     ]
     clicks = [_sent(entry) for entry in contents.entries if entry.hub == CLICKS]
     if clicks and ("silver" in settings.supervisor.streams or click_places(settings.lake_root)):
-        _wait_for_silver(settings, clicks, deadline)
-        in_bronze = places_in_bronze(bronze_table(CLICKS), settings.lake_root)
+        wait.for_all({click.place for click in clicks}, partial(click_places, settings.lake_root), "silver")
+        in_bronze = partial(places_in_bronze, bronze_table(CLICKS), settings.lake_root)
         horizon = timedelta(minutes=settings.silver.watermark_minutes)
         tables.append(audit_clicks(settings.lake_root, clicks, in_bronze, horizon))
-    return AuditResult(contents.closed, tables)
+    return AuditResult(contents.closed, len(contents.entries), tables, wait.in_vain)
 
 
 def as_report(result: AuditResult) -> str:
@@ -69,6 +75,11 @@ def as_report(result: AuditResult) -> str:
         lines += [f"  {example}" for example in table.examples]
         if table.unconfirmed:
             lines.append(f"  {table.unconfirmed:,} more rows are of records that were sent without an acknowledgement")
+    if result.waited_in_vain:
+        lines.append(
+            "Not all records were there in time. If `tidewatch status` says that a stream is behind or does not run, "
+            "those counted as lost may still come: audit again, or with a longer --wait."
+        )
     if not result.ledger_closed:
         lines.append("The ledger was not closed: its writer was killed or still runs.")
     if not result.tables:
@@ -80,12 +91,14 @@ def as_report(result: AuditResult) -> str:
 def to_json(result: AuditResult) -> str:
     totals = {
         name: sum(getattr(table, name) for table in result.tables)
-        for name in ("acknowledged", "lost", "duplicated", "changed", "unexplained", "unconfirmed")
+        for name in ("lost", "duplicated", "changed", "unexplained", "unconfirmed")
     }
     return json.dumps(
         {
             "clean": result.clean,
+            "acknowledged": result.acknowledged,
             **totals,
+            "waited_in_vain": result.waited_in_vain,
             "ledger_closed": result.ledger_closed,
             "tables": [asdict(table) for table in result.tables],
         },
@@ -102,19 +115,21 @@ def _sent(entry: Entry) -> SentClick:
     )
 
 
-def _wait_for_bronze(settings: Settings, by_hub: dict[str, list[Acknowledged]], deadline: float) -> None:
-    for hub, records in by_hub.items():
-        wanted = {(record.partition, record.sequence_number) for record in records}
-        _wait_for_all(wanted, partial(places_in_bronze, bronze_table(hub), settings.lake_root), deadline)
+class _Wait:
+    def __init__(self, deadline: float, say: Callable[[str], None]) -> None:
+        self._deadline, self._say = deadline, say
+        self.in_vain = False
 
-
-def _wait_for_silver(settings: Settings, clicks: list[SentClick], deadline: float) -> None:
-    _wait_for_all({click.place for click in clicks}, partial(click_places, settings.lake_root), deadline)
-
-
-def _wait_for_all(wanted: set[Place], found: Callable[[], set[Place]], deadline: float) -> None:
-    while wanted - found() and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
+    def for_all(self, wanted: set[Place], found: Callable[[], set[Place]], where: str) -> None:
+        said = 0.0
+        while missing := len(wanted - found()):
+            if time.monotonic() >= self._deadline:
+                self.in_vain = True
+                return
+            if time.monotonic() - said >= SAY_SECONDS:
+                self._say(f"Waiting for {missing:,} records on their way to {where}")
+                said = time.monotonic()
+            time.sleep(LOOK_SECONDS)
 
 
 def _number(contents: LedgerContents, headers: list[tuple[str, bytes | None]]) -> int | None:

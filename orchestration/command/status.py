@@ -8,12 +8,14 @@ from settings import Settings
 from streaming.catalog import STREAMS
 from streaming.failures import Failure
 from streaming.files import StreamFiles
-from streaming.health import StreamHealth
+from streaming.health import HealthState, StreamHealth
 from streaming.lease import is_held
 from streaming.progress import QueryProgress, StreamProgress
 
 UNSUPERVISED = "unsupervised"
 """Nobody looked for a while: the daemon does not run."""
+ENDED = "ended"
+"""No process runs, and nobody has looked since."""
 LOOK_AGE_SECONDS = 60.0
 
 
@@ -53,15 +55,15 @@ def to_json(states: list[StreamState]) -> str:
 
 
 def as_table(states: list[StreamState]) -> str:
-    lines = [f"{'stream':<12} {'query':<12} {'is':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'state':>10}"]
+    lines = [f"{'stream':<12} {'query':<16} {'is':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'keeps':>10}"]
     for state in states:
-        lines.append(f"{state.stream:<12} {'':<12} {state.state:<20}")
+        lines.append(f"{state.stream:<12} {'':<16} {state.state}")
         for query in state.queries:
             age = "-" if query.batch_age_seconds is None else f"{query.batch_age_seconds:.0f} s"
             lag = "-" if query.lag_records is None else f"{query.lag_records:,} ({query.lag_seconds or 0:.0f} s)"
             size = f"{query.state_bytes / 2**20:.1f} MB" if query.state_bytes else "-"
             lines.append(
-                f"{'':<12} {query.name:<12} {'':<20} {age:>10} {query.rows_per_second:>9,.1f} {lag:>16} {size:>10}"
+                f"{'':<12} {query.name:<16} {'':<20} {age:>10} {query.rows_per_second:>9,.1f} {lag:>16} {size:>10}"
             )
         if state.note:
             lines.append(f"  {state.note}")
@@ -79,6 +81,8 @@ def _state(files: StreamFiles, now: datetime) -> StreamState:
     health = StreamHealth.read(files.health)
     if health is None or health.age_seconds(now) > LOOK_AGE_SECONDS:
         return _unsupervised(files, held, progress, queries)
+    if not held and health.state in (HealthState.RUNNING, HealthState.CATCHING_UP):
+        return StreamState(files.stream, ENDED, "its host has just ended", health.run_id, health.attempt)
     return StreamState(
         files.stream,
         str(health.state),

@@ -229,7 +229,7 @@ def _announce(settings: Settings, traffic: bool) -> None:
     ]
     if traffic:
         lines.append(f"  traffic     {settings.traffic.rate:g} records a second on {', '.join(INPUT_HUBS)}")
-    lines.append("Streams start by themselves within a minute. Ctrl-C stops everything.")
+    lines.append("Streams start by themselves within two minutes. Ctrl-C stops everything.")
     click.echo("\n".join(lines))
 
 
