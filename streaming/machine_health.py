@@ -1,0 +1,200 @@
+"""What heartbeats say about machines: a state machine over whole columns of machines, without Spark or a clock.
+
+A machine's story follows from the times of its heartbeats alone: Initializing with the first, Healthy with the second,
+Unhealthy once the silence after one has lasted, Healthy again with the next, and Retired, as if it had never been, when
+it stays away. How the records are cut into batches changes nothing, and neither does when they are read.
+
+Time is the hub's. A partition is read in its order, so that its newest record tells up to when all of it is known.
+Silence is judged at the time up to which all partitions are known, and heartbeats beyond it wait: another partition
+may still have earlier ones of a machine that moved.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Micros = npt.NDArray[np.int64]
+
+
+class Status(enum.IntEnum):
+    UNKNOWN = -1
+    """Before the first heartbeat, and again after retirement."""
+    INITIALIZING = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+    RETIRED = 3
+
+
+@dataclass(frozen=True)
+class Patience:
+    """In microseconds."""
+
+    silence: int
+    """After so much of it a machine is unhealthy."""
+    retirement: int
+    """After so much of it a machine is forgotten: more than `silence`."""
+
+
+BEAT = {"machine": object, "partition": np.int32, "at": np.int64}
+KNOWN = {"machine": object, "partition": np.int32, "last": np.int64, "status": np.int8, "since": np.int64}
+CHANGE = {"machine": object, "previous": np.int8, "status": np.int8, "since": np.int64, "last_heartbeat": np.int64}
+
+
+def frame(columns: Mapping[str, type], **values: object) -> pd.DataFrame:
+    """With these columns and types; empty without values."""
+    return pd.DataFrame({name: np.asarray(values.get(name, []), kind) for name, kind in columns.items()})
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What is known of some machines."""
+
+    known: pd.DataFrame
+    """The columns of `KNOWN`, each machine once: its last heartbeat, its status, and since when it has it."""
+    waiting: pd.DataFrame
+    """Heartbeats that can't be judged yet, with the columns of `BEAT`."""
+    clocks: Mapping[int, int]
+    """The time of the newest record that was read of each partition."""
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls(frame(KNOWN), frame(BEAT), {})
+
+
+@dataclass(frozen=True)
+class Told:
+    machines: Machines
+    changes: pd.DataFrame
+    """The columns of `CHANGE`; those of a machine in their order."""
+
+
+def judge(before: Machines, records: pd.DataFrame, patience: Patience, *, one_clock: bool) -> Told:
+    """`records` have the columns of `BEAT`, in any order; those of pulses have no machine.
+
+    Without `one_clock` a machine's silence is judged by its own partition alone: one without records then holds up no
+    other, but a machine that moves to another looks silent.
+    """
+    clocks = _advanced(before.clocks, records)
+    beats = records.loc[records["machine"].notna().to_numpy(), list(BEAT)]
+    beats = beats.assign(at=_not_before(before.clocks, beats))
+    if len(before.waiting):
+        beats = pd.concat([before.waiting, beats], ignore_index=True)
+    ready = beats["at"].to_numpy() <= _judged_up_to(clocks, beats, one_clock=one_clock)
+    known, changes = _after_beats(before.known, beats[ready], patience)
+    known, silences = _after_silence(known, _judged_up_to(clocks, known, one_clock=one_clock), patience)
+    changes = pd.concat([changes, silences], ignore_index=True) if len(silences) else changes
+    return Told(Machines(known, beats[~ready].reset_index(drop=True), clocks), changes)
+
+
+def _advanced(clocks: Mapping[int, int], records: pd.DataFrame) -> dict[int, int]:
+    newest = records.groupby("partition", sort=False)["at"].max()
+    advanced = dict(clocks)
+    for partition, at in zip(newest.index.tolist(), newest.tolist(), strict=True):
+        advanced[partition] = max(at, advanced.get(partition, at))
+    return advanced
+
+
+def _not_before(clocks: Mapping[int, int], beats: pd.DataFrame) -> Micros:
+    """A hub whose clock was set back tells no times before those that were judged."""
+    read = beats["partition"].map(clocks).fillna(0).to_numpy(np.int64)
+    later: Micros = np.maximum(beats["at"].to_numpy(np.int64), read)
+    return later
+
+
+def _judged_up_to(clocks: Mapping[int, int], rows: pd.DataFrame, *, one_clock: bool) -> Micros:
+    """For each row, by its partition."""
+    if one_clock or not len(rows):
+        return np.full(len(rows), min(clocks.values(), default=0), np.int64)
+    own: Micros = rows["partition"].map(clocks).to_numpy().astype(np.int64)
+    return own
+
+
+def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All heartbeats of a machine, one after the other: what each gap and each heartbeat changes."""
+    if not len(beats):
+        return known, frame(CHANGE)
+    names = pd.Index(known["machine"]).append(pd.Index(beats["machine"].unique())).unique()
+    machine = names.get_indexer(pd.Index(beats["machine"]))
+    order = np.lexsort((beats["at"].to_numpy(), machine))
+    machine, at = machine[order], beats["at"].to_numpy()[order]
+    partition = beats["partition"].to_numpy()[order]
+    columns = {name: _grown(known[name].to_numpy(), len(names)) for name in ("partition", "last", "status", "since")}
+    columns["status"][len(known) :] = Status.UNKNOWN
+    first = np.r_[True, machine[1:] != machine[:-1]]
+    before = np.r_[0, at[:-1]]
+    before[first] = columns["last"][machine[first]]
+    new = first & (columns["status"][machine] == Status.UNKNOWN)
+    gap = np.where(new, 0, at - before)
+    retired = gap >= patience.retirement
+    begins = new | retired
+    status_before = np.where(np.r_[False, begins[:-1]], Status.INITIALIZING, Status.HEALTHY).astype(np.int8)
+    status_before[first] = columns["status"][machine[first]]
+    silent = gap >= patience.silence
+    told_silent = silent & (status_before != Status.UNHEALTHY)
+    healed = ~begins & (silent | (status_before != Status.HEALTHY))
+    changes = [
+        _changes(names, machine, told_silent, status_before, Status.UNHEALTHY, before + patience.silence, before),
+        _changes(names, machine, retired, Status.UNHEALTHY, Status.RETIRED, before + patience.retirement, before),
+        _changes(names, machine, begins, Status.UNKNOWN, Status.INITIALIZING, at, at),
+        _changes(names, machine, healed, np.where(silent, Status.UNHEALTHY, status_before), Status.HEALTHY, at, at),
+    ]
+    changed = begins | healed
+    columns["since"][machine[changed]] = at[changed]
+    last = np.r_[first[1:], True]
+    columns["last"][machine[last]] = at[last]
+    columns["partition"][machine[last]] = partition[last]
+    columns["status"][machine[last]] = np.where(begins[last], Status.INITIALIZING, Status.HEALTHY)
+    return pd.DataFrame({"machine": np.asarray(names, object), **columns}), _in_order(changes)
+
+
+def _after_silence(known: pd.DataFrame, up_to: Micros, patience: Patience) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What becomes of machines by the silence after their last heartbeat."""
+    last, status = known["last"].to_numpy(), known["status"].to_numpy()
+    silent = (last + patience.silence <= up_to) & (status != Status.UNHEALTHY)
+    gone = last + patience.retirement <= up_to
+    if not silent.any() and not gone.any():
+        return known, frame(CHANGE)
+    names, all_of_them = pd.Index(known["machine"]), np.arange(len(known))
+    changes = [
+        _changes(names, all_of_them, silent, status, Status.UNHEALTHY, last + patience.silence, last),
+        _changes(names, all_of_them, gone, Status.UNHEALTHY, Status.RETIRED, last + patience.retirement, last),
+    ]
+    since = np.where(silent, last + patience.silence, known["since"].to_numpy())
+    known = known.assign(status=np.where(silent, np.int8(Status.UNHEALTHY), status), since=since)
+    return known[~gone].reset_index(drop=True), _in_order(changes)
+
+
+def _changes(
+    names: "pd.Index[str]",
+    machine: npt.NDArray[np.intp],
+    which: npt.NDArray[np.bool_],
+    previous: npt.NDArray[np.int8] | Status,
+    status: Status,
+    since: Micros,
+    last: Micros,
+) -> pd.DataFrame:
+    previous = np.broadcast_to(np.asarray(previous, np.int8), which.shape)
+    return frame(
+        CHANGE,
+        machine=names[machine[which]],
+        previous=previous[which],
+        status=np.full(which.sum(), status),
+        since=since[which],
+        last_heartbeat=last[which],
+    )
+
+
+def _in_order(changes: list[pd.DataFrame]) -> pd.DataFrame:
+    """By time; of one moment in the order in which they are given."""
+    return pd.concat(changes, ignore_index=True).sort_values("since", kind="stable", ignore_index=True)
+
+
+def _grown(values: npt.NDArray[np.generic], length: int) -> npt.NDArray[np.generic]:
+    grown = np.zeros(length, values.dtype)
+    grown[: len(values)] = values
+    return grown

@@ -1,0 +1,85 @@
+"""The stateful processor of heartbeats: all machines of a bucket are one value of its state, so that a batch takes two
+calls of the state for each bucket, however many machines there are."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from streaming.machine_health import BEAT, KNOWN, Machines, Patience, Status, frame, judge
+
+CHANGES = """machine_name STRING, previous STRING, status STRING, since TIMESTAMP, last_heartbeat TIMESTAMP,
+    detected_at TIMESTAMP"""
+"""What the processor gives, as Spark's DDL. `previous` is null for a machine that is new, or was retired."""
+STATE = "machines"
+CLOCKS = b"clocks"
+
+
+class MachineProcessor(StatefulProcessor):
+    """Takes `machine` (null for a pulse), `partition` and `at` (microseconds), and gives the columns of `CHANGES`."""
+
+    def __init__(self, patience: Patience, *, one_clock: bool) -> None:
+        self._patience, self._one_clock = patience, one_clock
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState(STATE, "machines BINARY")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:  # type: ignore[override]
+        stored = self._state.get()
+        before = Machines.none() if stored is None else from_bytes(stored[0])
+        records = pd.concat(list(rows), ignore_index=True)
+        told = judge(before, records[list(BEAT)], self._patience, one_clock=self._one_clock)
+        self._state.update((to_bytes(told.machines),))
+        if len(told.changes):  # of an empty frame Spark can't tell the types
+            yield _as_rows(told.changes)
+
+    def close(self) -> None:
+        pass
+
+
+def to_bytes(machines: Machines) -> bytes:
+    """Two Arrow streams, one after the other; the clocks are with the first one's schema."""
+    clocks = {CLOCKS: json.dumps(dict(machines.clocks)).encode()}
+    sink = pa.BufferOutputStream()
+    for table in (_table(machines.known).replace_schema_metadata(clocks), _table(machines.waiting)):
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(data: bytes) -> Machines:
+    source = pa.BufferReader(data)
+    known, waiting = (pa.ipc.open_stream(source).read_all() for _ in range(2))
+    clocks = json.loads(known.schema.metadata[CLOCKS])
+    return Machines(
+        frame(KNOWN, **known.to_pandas()),
+        frame(BEAT, **waiting.to_pandas()),
+        {int(partition): at for partition, at in clocks.items()},
+    )
+
+
+def _table(rows: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+
+
+def _as_rows(changes: pd.DataFrame) -> pd.DataFrame:
+    names = np.array([status.name.capitalize() for status in Status if status is not Status.UNKNOWN] + [None], object)
+    return pd.DataFrame(
+        {
+            "machine_name": changes["machine"],
+            "previous": names[changes["previous"]],
+            "status": names[changes["status"]],
+            "since": _time(changes["since"]),
+            "last_heartbeat": _time(changes["last_heartbeat"]),
+            "detected_at": pd.Series([datetime.now(UTC)] * len(changes), dtype="datetime64[us, UTC]"),
+        }
+    )
+
+
+def _time(micros: "pd.Series[int]") -> "pd.Series[pd.Timestamp]":
+    return pd.to_datetime(micros, unit="us", utc=True)
