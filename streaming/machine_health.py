@@ -125,6 +125,8 @@ def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -
     partition = beats["partition"].to_numpy()[order]
     columns = {name: _grown(known[name].to_numpy(), len(names)) for name in ("partition", "last", "status", "since")}
     columns["status"][len(known) :] = Status.UNKNOWN
+    # What was told of a machine stands: a partition that is seen for the first time may tell of times before.
+    at = np.maximum(at, np.maximum(columns["last"], columns["since"])[machine])
     first = np.r_[True, machine[1:] != machine[:-1]]
     before = np.r_[0, at[:-1]]
     before[first] = columns["last"][machine[first]]

@@ -144,6 +144,20 @@ def test_any_history_in_any_batches_tells_the_same_story(
     assert retired == {machine for machine, *_ in told if _last(told, machine) is Status.RETIRED}
 
 
+@given(histories(), st.booleans())
+def test_no_story_goes_back_in_time_even_where_a_partition_is_seen_late(
+    history: tuple[Batches, Batches], one_clock: bool
+) -> None:
+    partitions, _ = history
+    told = story([each for each in partitions if each], one_clock=one_clock)
+    for _, changes in itertools.groupby(told, key=lambda change: change[0]):
+        of_machine = list(changes)
+        for before, after in itertools.pairwise(of_machine):
+            # A machine that was retired is forgotten, and so is when.
+            assert before[3] <= after[3] or before[2] == Status.RETIRED, of_machine
+            assert after[1] == (Status.UNKNOWN if before[2] == Status.RETIRED else before[2]), of_machine
+
+
 def _last(told: list[Change], machine: str) -> Status:
     return Status([status for name, _, status, _, _ in told if name == machine][-1])
 
