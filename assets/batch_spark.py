@@ -1,5 +1,7 @@
 """Spark for batch work: dagster-pyspark's resource with the settings that the streams have."""
 
+import subprocess
+from contextlib import suppress
 from typing import Any
 
 from dagster import InitResourceContext
@@ -10,6 +12,7 @@ from settings import load_settings
 from streaming.session import clear_scratch, close_session, spark_session
 
 APPLICATION = "batch"
+CLOSE_SECONDS = 30
 
 
 class BatchSpark(LazyPySparkResource):
@@ -27,4 +30,5 @@ class BatchSpark(LazyPySparkResource):
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         if self._spark_session is not None:
-            close_session(self._spark_session)
+            with suppress(subprocess.TimeoutExpired):  # the run is done; its JVM ends with this process
+                close_session(self._spark_session, CLOSE_SECONDS)

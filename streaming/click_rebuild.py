@@ -7,6 +7,7 @@ no rows. What is to be swapped is noted before the first of these commits; from 
 completes it.
 """
 
+import itertools
 import math
 import operator
 import re
@@ -44,7 +45,6 @@ from streaming.click_tables import (
     activity_lock,
     bronze_read,
     click_tables_locked,
-    complete_swap,
     note_stale_days,
     refuse_half_a_batch,
     refuse_half_a_replay,
@@ -151,7 +151,7 @@ def rebuild_clicks(spark: SparkSession, settings: Settings, days: Days, *, dry_r
                 if result is not None and dry_run:
                     return result
                 if result is not None and result.same:
-                    shadow.note_stale_days()
+                    patiently(shadow.note_stale_days)
                     break
                 disputed = disputed or shadow.swap()
                 if not disputed:
@@ -188,10 +188,12 @@ def remove_shadows(spark: SparkSession, settings: Settings) -> None:
 
 def restate_all_stale_days(spark: SparkSession, settings: Settings) -> None:
     """Some at a time, and the stream in between."""
-    while True:
+
+    def some() -> bool:
         with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds):
-            if not restate_stale_days(spark, settings, now=datetime.now(UTC)):
-                return
+            return restate_stale_days(spark, settings, now=datetime.now(UTC))
+
+    while patiently(some):
         time.sleep(FOR_OTHERS_SECONDS)
 
 
@@ -239,9 +241,13 @@ class _Shadow:
             patiently(self._pin_again)
             if self._catch_up() <= FEW_RECORDS:
                 break
-        return patiently(self._swap)
+        disputed = patiently(self._decide)
+        if not disputed:
+            patiently(self._complete)
+        return disputed
 
-    def _swap(self) -> set[date]:
+    def _decide(self) -> set[date]:
+        """Notes the swap. From then on it will be done, by whoever takes the lock first."""
         with click_tables_locked(self._spark, self._settings):
             self._pin()
             self._catch_up()
@@ -253,8 +259,11 @@ class _Shadow:
             self._move(new)
             swap = Swap(self._name, root, where, old, new, self._stale_days())
             SwapNote(self._spark, self._settings).write(swap)
-            complete_swap(self._spark, self._settings)
             return set()
+
+    def _complete(self) -> None:
+        with click_tables_locked(self._spark, self._settings):
+            pass
 
     def note_stale_days(self) -> None:
         """For what swaps nothing."""
@@ -289,7 +298,8 @@ class _Shadow:
             count, days_of_missing = missing.count(), _days(missing)
             few = [(days_of_missing, any_of(days_of_missing))]
             for days, rows in few if count <= FEW_RECORDS else self._slices(days_of_missing):
-                wanted, bronze = missing.where(rows), self._bronze().where(rows)
+                wanted = missing.where(rows)
+                bronze = _of_the_time_of(wanted, self._bronze().where(rows))
                 self._refuse_lost(wanted, bronze)
                 self._add(_joined(bronze, wanted.select(*RECORD), "left_semi"), days)
             self._caught_up = self._pinned
@@ -339,11 +349,8 @@ class _Shadow:
             if parts <= 1 or others or day is None:
                 yield together, any_of(together)
                 continue
-            length = ONE_DAY / min(parts, MOST_PARTS)
-            begin = datetime.combine(day, datetime.min.time(), UTC)
-            for part in range(min(parts, MOST_PARTS)):
-                first, end = begin + part * length, begin + (part + 1) * length
-                at = F.col("processing_time")
+            at = F.col("processing_time")
+            for first, end in parts_of(day, min(parts, MOST_PARTS)):
                 yield together, any_of(together) & (at >= F.lit(first)) & (at < F.lit(end))
 
     def _add(self, records: DataFrame, days: set[Day]) -> None:
@@ -361,15 +368,16 @@ class _Shadow:
             return set()
         horizon = self._rules.horizon
         around = {day + timedelta(days=more) for day in beside for more in (-1, 0, 1)}
-        clicks = self._shadow(CLICKS).where(any_of(around)).where(self._days.near_ends(horizon))
-        kept = self._outside(CLICKS, around).where(self._days.near_ends(2 * horizon)).select(*KEY)
-        kept = kept.union(clicks.select(*KEY))
+        clicks = self._shadow(CLICKS).where(any_of(around))
+        kept = self._outside(CLICKS, around).select(*KEY).union(clicks.select(*KEY))
         places = kept.toDF("eventID", "kept_time", "kept_partition", "kept_sequence_number").drop("kept_time")
-        repeats = self._outside(CLICK_DUPLICATES, beside).where(self._days.near_ends(horizon))
+        # They may be of a time when repeats could be further apart.
+        repeats = self._outside(CLICK_DUPLICATES, beside)
         orphans = repeats.join(places, ["eventID", "kept_partition", "kept_sequence_number"], "left_anti")
-        others = clicks.select("eventID", F.col("processing_time").alias("other_time"))
+        near_ends = self._days.near_ends(horizon)
+        others = clicks.where(near_ends).select("eventID", F.col("processing_time").alias("other_time"))
         apart = "abs(unix_micros(processing_time) - unix_micros(other_time))"
-        outside = self._outside(CLICKS, beside).where(self._days.near_ends(horizon))
+        outside = self._outside(CLICKS, beside).where(near_ends)
         doubles = outside.join(others, "eventID").where(f"{apart} <= {_micros(horizon)}")
         return {row["date"] for row in orphans.select("date").union(doubles.select("date")).distinct().collect()}
 
@@ -414,6 +422,13 @@ class _Shadow:
         return (reader if version is None else reader.option("versionAsOf", version)).load(table.path(root))
 
 
+def parts_of(day: date, count: int) -> list[tuple[datetime, datetime]]:
+    """The day in so many parts, each from a moment up to, not including, the next."""
+    begin = datetime.combine(day, datetime.min.time(), UTC)
+    ends = [begin + ONE_DAY * part / count for part in range(count + 1)]
+    return list(itertools.pairwise(ends))
+
+
 def patiently(work: Callable[[], T]) -> T:
     """Tries again while the stream or a replay is in the way, so that the work of hours is not for nothing."""
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -430,6 +445,16 @@ def _joined(records: DataFrame, others: DataFrame, how: str) -> DataFrame:
     """By the record, which may be one without a time."""
     named = others.toDF(*(f"other_{name}" for name in RECORD))
     return records.join(named, [F.col(name).eqNullSafe(F.col(f"other_{name}")) for name in RECORD], how)
+
+
+def _of_the_time_of(records: DataFrame, rows: DataFrame) -> DataFrame:
+    """Those of the rows among which the records can be: Delta passes over the files of other times."""
+    found = records.agg(F.min("processing_time"), F.max("processing_time")).first()
+    at = F.col("processing_time")
+    if found is None or found[0] is None:
+        return rows.where(at.isNull())
+    first, last = (F.lit(each.astimezone(UTC)) for each in found)
+    return rows.where(at.between(first, last) | at.isNull())
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:

@@ -102,16 +102,20 @@ def _replay(
     try:
         # Reading quarantine again takes the longest: the stream need not wait for it.
         result = replay.result()
-        if result.passed and not dry_run:
+        # What was cut off may have been done but for its note.
+        if not dry_run and (result.passed or note.read() == (choice, rules)):
             with (
                 click_tables_locked(spark, settings),
                 tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds),
             ):
                 refuse_half_a_batch(spark, settings)
-                if note.read() not in (None, (choice, rules)):
+                noted = note.read()
+                if noted not in (None, (choice, rules)):
                     raise BatchInWork("Another replay has been cut off meanwhile. Try again, which completes it.")
-                note.write(choice, rules)
-                replay.write()
+                if noted is None:
+                    note.write(choice, rules)
+                if result.passed:
+                    replay.write()
                 note.remove()
         return result
     finally:
@@ -134,7 +138,6 @@ class _Note:
         return Choice.from_json(noted["choice"]), BatchRules.from_json(noted["rules"])
 
     def write(self, choice: Choice, rules: BatchRules) -> None:
-        self.remove()
         self._files.write(self._file, json.dumps({"choice": choice.to_json(), "rules": rules.to_json()}))
 
     def remove(self) -> None:

@@ -71,6 +71,8 @@ def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     tables = (clicks_table(settings.silver.promoted_fields), *query.also_writes)
     for table in tables:
         bring_up_to_date(spark, table, root)
+    with click_tables_locked(spark, settings, context.check_lease):
+        pass  # a swap that was cut off is completed now: the next batch may be long in coming
     read_before = any(other_writers(spark, table, root, generation.writer) for table in tables)
     notes = BatchNotes(context, query, generation)
 

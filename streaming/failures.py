@@ -91,6 +91,12 @@ _SIGNS = (
         "Give this account the right to write there.",
     ),
     _Sign(
+        r"FilesRewritten|A rebuild of \S+ was cut off",
+        FailureClass.CHECKPOINT,
+        "A rebuild that was cut off can't be completed.",
+        "Do what is said there.",
+    ),
+    _Sign(
         r"[Mm]alformed|StreamMetadata|IncompatibleStreamingQuery|INCOMPATIBLE_CHECKPOINT|STATE_STORE_(?!.*TIMEOUT)"
         r"|CHECKPOINT_|DIFFERENT_DELTA_TABLE|batch \d+ doesn't exist|No batch file|sources in the checkpoint",
         FailureClass.CHECKPOINT,

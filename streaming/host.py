@@ -26,7 +26,7 @@ from streaming.files import StreamFiles
 from streaming.guard import check_or_end, guard
 from streaming.hub_watch import watch_hubs
 from streaming.lease import Holder, Lease, LeaseHeld, describe_holder, is_held
-from streaming.progress import RUNNING, STOPPING, WAITING
+from streaming.progress import RUNNING, STARTING, STOPPING, WAITING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,6 +166,7 @@ class StreamHost:
         partitions = self._wait_for_hub(connection, progress) if self._stream.hubs else {}
         if partitions is None or not self._wait_for_tables(spark, progress):
             return
+        progress.phase(STARTING)
         context = QueryContext(
             spark,
             self._settings,

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from tests.silver import Silver, silver_in
 from tests.system import System
 
 SESSION = uuid.uuid4().hex
+JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 
 
 def pytest_configure() -> None:
@@ -30,8 +32,11 @@ def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith("TIDEWATCH_")]:
         del os.environ[name]
     os.environ[reaper.MARK] = SESSION
-    # Every JVM here lives for seconds: compiling for the long run would take more time than it gives back.
-    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+    # How long an example takes says more about the machine than about the code.
+    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.load_profile("tests")
+    # Most JVMs here live for seconds: compiling for the long run would take more time than it gives back.
+    os.environ[JAVA_OPTIONS] = "-XX:TieredStopAtLevel=1"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     subprocess.Popen(
@@ -102,7 +107,9 @@ def topic() -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
-    session = spark_session(Settings(home=home), "tests")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv(JAVA_OPTIONS)  # this one lives long
+        session = spark_session(Settings(home=home), "tests")
     yield session
     close_session(session, 30)
 

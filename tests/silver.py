@@ -28,6 +28,8 @@ from streaming.query_plan import QueryContext
 BRONZE = bronze_table("clicks")
 CLICKS = clicks_table({})
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+AT_ONCE: dict[str, Any] = {"trigger_seconds": 0, "activity_trigger_seconds": 0, "lock_seconds": 300}
+"""Without pauses, and with time for a rebuild on a busy machine."""
 QUERIES = {query.name: query for query in SILVER.queries}
 
 
@@ -103,7 +105,7 @@ class Silver:
 
     def set(self, **chosen: Any) -> None:
         """Other settings of silver from now on."""
-        changed = SilverSettings(trigger_seconds=0, activity_trigger_seconds=0, **chosen)
+        changed = SilverSettings(**(AT_ONCE | chosen))
         self.settings = self.settings.model_copy(update={"silver": changed})
 
 
@@ -123,8 +125,7 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 
 @contextmanager
 def silver_in(spark: SparkSession, home: Path) -> Iterator[Silver]:
-    chosen = SilverSettings(trigger_seconds=0, activity_trigger_seconds=0)
-    made = Silver(spark, Settings(home=home, silver=chosen))
+    made = Silver(spark, Settings(home=home, silver=SilverSettings(**AT_ONCE)))
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
     try:

@@ -9,6 +9,7 @@ from hub.ledger import digest
 from lake.audit import Acknowledged, TableAudit, audit_bronze, places_in_bronze
 from lake.commit import append_once, create_if_missing
 from lake.tables import bronze_table
+from orchestration.command.audit import Wait
 
 TABLE = bronze_table("clicks")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,3 +67,13 @@ def test_a_table_that_does_not_exist_has_lost_everything(tmp_path: Path) -> None
     audit = audit_bronze(TABLE, str(tmp_path), BOOKS, digest, number_of, lambda number: False)
     assert (audit.lost, audit.clean) == (3, False)
     assert places_in_bronze(TABLE, str(tmp_path)) == set()
+
+
+def test_what_a_batch_in_work_looks_like_is_looked_at_again_and_damage_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestration.command.audit.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("orchestration.command.audit.BATCH_SECONDS", 0.5)
+    looks = iter([TableAudit("silver", 1, lost=1), TableAudit("silver", 1, changed=2), TableAudit("silver", 1)])
+    said: list[str] = []
+    assert Wait(0, said.append).until_clean(lambda: next(looks), "it is done").clean
+    assert said == ["Looking again, until it is done"]
+    assert Wait(0, said.append).until_clean(lambda: TableAudit("silver", 1, lost=1), "it is done").lost == 1

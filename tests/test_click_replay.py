@@ -9,13 +9,13 @@ import pytest
 from lake.commit import SchemaMismatch
 from lake.lock import LockTimeout, tables_locked
 from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH
-from streaming.click_replay import Choice, Replayed, _Replay, replay_clicks
-from streaming.click_tables import BatchInWork, click_lock
+from streaming.click_replay import Choice, Replayed, _Note, _Replay, replay_clicks
+from streaming.click_tables import BatchInWork, click_lock, refuse_half_a_replay
 from tests.silver import CLICKS, START, Silver, assert_windows_follow, click, cut_off_after, execute_job
 
 pytestmark = pytest.mark.slow
 
-LATER_STEPS = ("_add_clickpath", "_restate_windows")
+LATER_STEPS = ("_add_clickpath", "_restate_windows", "remove")
 
 
 def replay(silver: Silver, *, dry_run: bool = False, **choice: Any) -> Replayed:
@@ -70,17 +70,18 @@ def test_a_replay_that_was_cut_off_is_completed_by_the_next(
 ) -> None:
     put_slow_clicks(silver)
 
-    def cut_off(_: _Replay) -> None:
+    def cut_off(_: Any) -> None:
         raise OSError("cut off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Replay, step, cut_off)
+        patched.setattr(_Note if step == "remove" else _Replay, step, cut_off)
         with pytest.raises(OSError, match="cut off"):
             replay(silver)
     # Another one, by rules that nothing passes, first completes it.
     silver.set(longest_page_seconds=1)
     replay(silver, reasons=["malformed_json"])
     assert_replayed(silver)
+    refuse_half_a_replay(silver.spark, silver.settings)
 
 
 def test_by_reason_and_time(silver: Silver) -> None:

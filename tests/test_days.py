@@ -1,9 +1,12 @@
 """Days of tables: how many are taken at a time, and how a range of them grows."""
 
-from datetime import date, timedelta
+import itertools
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
 
 from lake.days import MB, Day, slices
-from streaming.click_rebuild import Days
+from streaming.click_rebuild import Days, parts_of
 
 FIRST = date(2026, 3, 1)
 
@@ -29,3 +32,11 @@ def test_a_range_grows_at_the_end_that_a_neighbour_is_at() -> None:
     assert Days(None, day(4)).with_neighbours({day(5)}) == Days(None, day(5))
     assert Days().neighbours == [] and Days().where is None
     assert Days(day(3)).where == "date >= date'2026-03-04'"
+
+
+@pytest.mark.parametrize("count", [1, 2, 13, 96])
+def test_the_parts_of_a_day_leave_no_moment_out(count: int) -> None:
+    parts = parts_of(FIRST, count)
+    assert len(parts) == count
+    assert parts[0][0] == datetime(2026, 3, 1, tzinfo=UTC) and parts[-1][1] == datetime(2026, 3, 2, tzinfo=UTC)
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(parts))

@@ -19,6 +19,7 @@ from settings import Settings
 
 LOOK_SECONDS = 2
 SAY_SECONDS = 15
+BATCH_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Calla
     by_hub: dict[str, list[Acknowledged]] = defaultdict(list)
     for entry in contents.entries:
         by_hub[entry.hub].append(Acknowledged(entry.number, entry.partition, entry.sequence_number, entry.digest))
-    wait = _Wait(time.monotonic() + wait_seconds, say)
+    wait = Wait(time.monotonic() + wait_seconds, say)
     for hub, records in by_hub.items():
         wanted = {(record.partition, record.sequence_number) for record in records}
         wait.for_all(wanted, partial(places_in_bronze, bronze_table(hub), settings.lake_root), f"bronze/{hub}")
@@ -61,7 +62,8 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Calla
         wait.for_all({click.place for click in clicks}, partial(click_places, settings.lake_root), "silver")
         in_bronze = partial(places_in_bronze, bronze_table(CLICKS), settings.lake_root)
         horizon = timedelta(minutes=settings.silver.watermark_minutes)
-        tables.append(audit_clicks(settings.lake_root, clicks, in_bronze, horizon))
+        audit = partial(audit_clicks, settings.lake_root, clicks, in_bronze, horizon)
+        tables.append(wait.until_clean(audit, "silver has a batch in all of its tables"))
     return AuditResult(contents.closed, len(contents.entries), tables, wait.in_vain)
 
 
@@ -115,7 +117,7 @@ def _sent(entry: Entry) -> SentClick:
     )
 
 
-class _Wait:
+class Wait:
     def __init__(self, deadline: float, say: Callable[[str], None]) -> None:
         self._deadline, self._say = deadline, say
         self.in_vain = False
@@ -130,6 +132,17 @@ class _Wait:
                 self._say(f"Waiting for {missing:,} records on their way to {where}")
                 said = time.monotonic()
             time.sleep(LOOK_SECONDS)
+
+    def until_clean(self, audit: Callable[[], TableAudit], when: str) -> TableAudit:
+        """What is found of a batch in work is gone when it is done; what is wrong stays."""
+        deadline = max(self._deadline, time.monotonic() + BATCH_SECONDS)
+        found = audit()
+        if not found.clean and not self.in_vain:
+            self._say(f"Looking again, until {when}")
+        while not found.clean and not self.in_vain and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            found = audit()
+        return found
 
 
 def _number(contents: LedgerContents, headers: list[tuple[str, bytes | None]]) -> int | None:
