@@ -1,13 +1,13 @@
 """What is checked of silver: its books, how fresh it is, what it puts aside, and fields that nobody knows."""
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dagster import AssetCheckResult, AssetChecksDefinition, AssetCheckSeverity, MetadataValue, asset_check
 
 from assets.streams import table_key
-from lake.click_books import Books, click_books, click_drift, newest_click
+from lake.click_books import Books, Day, click_books, click_drift, newest_click, newest_window
 from lake.silver import CLICK_ACTIVITY, CLICK_QUARANTINE, clicks_table
 from settings import Settings, load_settings
 from streaming.catalog import SILVER
@@ -21,6 +21,10 @@ RECENT = timedelta(days=1)
 # Beyond a few of its own triggers and of those of bronze.
 PATIENCE_SECONDS = 120.0
 MOST_CLICKS = 100_000
+COMPLETED_BY = {
+    "rebuild": "the next batch of silver completes it",
+    "replay": "launch replay_quarantine again, which completes it",
+}
 
 
 def silver_checks() -> list[AssetChecksDefinition]:
@@ -45,13 +49,13 @@ def _check(
 
 
 def _books(settings: Settings, now: datetime) -> AssetCheckResult:
-    query, change = _progress(settings, "clicks"), _being_changed(settings)
-    version = query.read_to.get("version") if query else None
-    books = click_books(settings.lake_root, version)
-    problems = [f"{count:,} records of {day} are missing" for day, count in sorted(books.missing.items())]
-    problems += [f"{count:,} records of {day} are there more than once" for day, count in sorted(books.surplus.items())]
+    change = _being_changed(settings)
+    version, books = _read_books(settings)
+    if _problems(books):  # a rebuild may have swapped its tables in meanwhile, one after the other
+        version, books = _read_books(settings)
+    problems = _problems(books)
     if problems and (change := change or _being_changed(settings)):
-        told = f"a {change} is changing the tables, or was cut off: the next batch or {change} completes it"
+        told = f"a {change} is changing the tables, or was cut off: {COMPLETED_BY[change]}"
         problems, version = [], None
     elif problems:
         told = f"{'; '.join(problems)}. `tidewatch audit` with a ledger of these days tells which."
@@ -72,15 +76,46 @@ def _books(settings: Settings, now: datetime) -> AssetCheckResult:
     )
 
 
+def _read_books(settings: Settings) -> tuple[int | None, Books]:
+    """With the version of bronze that silver reads next, where that is known."""
+    query = _progress(settings, "clicks")
+    version = query.read_to.get("version") if query else None
+    return version, click_books(settings.lake_root, version)
+
+
+def _problems(books: Books) -> list[str]:
+    missing, surplus = (sorted(each.items(), key=str) for each in (books.missing, books.surplus))
+    return [
+        *(f"{count:,} records of {day} are missing" for day, count in missing),
+        *(f"{count:,} records of {day} are there more than once" for day, count in surplus),
+    ]
+
+
 def _being_changed(settings: Settings) -> str | None:
     """What writes to one table of clicks after the other just now; not known where checkpoints are not local."""
-    notes = {SWAP_NOTE: "rebuild", REPLAY_NOTE: "replay"}
+    notes = dict(zip((SWAP_NOTE, REPLAY_NOTE), COMPLETED_BY, strict=True))
     folder = Path(settings.checkpoint_root, SILVER.name)
     return next((name for note, name in notes.items() if (folder / note).exists()), None)
 
 
 def _fresh(settings: Settings, now: datetime) -> AssetCheckResult:
-    return _behind(settings, "clicks", "bronze", newest_click(settings.lake_root), now)
+    """That nobody sends anything is no fault of silver."""
+    query, newest = _progress(settings, "clicks"), newest_click(settings.lake_root)
+    if query is None or query.lag_seconds is None:
+        return AssetCheckResult(
+            passed=False,
+            severity=AssetCheckSeverity.WARN,
+            description="silver does not run, or has just started: the check stream_health says more",
+        )
+    metadata = {"seconds behind": query.lag_seconds, "records behind": query.lag_records or 0}
+    if newest is not None:
+        metadata["age of the newest click in seconds"] = (now - newest).total_seconds()
+    return AssetCheckResult(
+        passed=query.lag_seconds <= PATIENCE_SECONDS + 3 * query.trigger_seconds,
+        severity=AssetCheckSeverity.WARN,
+        description=f"{query.lag_seconds:.0f} s behind bronze",
+        metadata=metadata,
+    )
 
 
 def _known_fields(settings: Settings, now: datetime) -> AssetCheckResult:
@@ -113,7 +148,7 @@ def _few_quarantined(settings: Settings, now: datetime) -> AssetCheckResult:
     return _share("are in quarantine", books, books.quarantine, settings.silver.most_quarantined, now)
 
 
-def _share(words: str, books: Books, table: dict[date, int], most: float, now: datetime) -> AssetCheckResult:
+def _share(words: str, books: Books, table: dict[Day, int], most: float, now: datetime) -> AssetCheckResult:
     share = books.share(table, (now - RECENT).date())
     return AssetCheckResult(
         passed=share <= most,
@@ -124,30 +159,18 @@ def _share(words: str, books: Books, table: dict[date, int], most: float, now: d
 
 
 def _windows_follow(settings: Settings, now: datetime) -> AssetCheckResult:
-    newest = newest_click(settings.lake_root)
-    watermark = newest - timedelta(minutes=settings.silver.watermark_minutes) if newest else None
-    return _behind(settings, "click_activity", "the clicks", watermark, now)
-
-
-def _behind(settings: Settings, name: str, source: str, reached: datetime | None, now: datetime) -> AssetCheckResult:
-    """Whether a query keeps up with what it reads; that nobody sends anything is no fault of it."""
-    query = _progress(settings, name)
-    if query is None or query.lag_seconds is None:
-        return AssetCheckResult(
-            passed=False,
-            severity=AssetCheckSeverity.WARN,
-            description="silver does not run, or has just started: the check stream_health says more",
-        )
-    metadata = {"seconds behind": query.lag_seconds, "records behind": query.lag_records or 0}
-    if reached is not None:
-        metadata["age of the newest click in seconds" if name == "clicks" else "watermark lag in seconds"] = (
-            now - reached
-        ).total_seconds()
+    """By the table itself: the newest click has to be in one of its windows, once there was time for it."""
+    clicks, windows = newest_click(settings.lake_root), newest_window(settings.lake_root)
+    allowed = PATIENCE_SECONDS + 3 * settings.silver.activity_trigger_seconds
+    lag = max(0.0, (clicks - windows).total_seconds()) if clicks and windows else None
+    missing = clicks is not None and windows is None and (now - clicks).total_seconds() > allowed
     return AssetCheckResult(
-        passed=query.lag_seconds <= PATIENCE_SECONDS + 3 * query.trigger_seconds,
+        passed=not missing and (lag or 0.0) <= allowed,
         severity=AssetCheckSeverity.WARN,
-        description=f"{query.lag_seconds:.0f} s behind {source}",
-        metadata=metadata,
+        description="there are clicks, but no windows"
+        if missing
+        else f"the newest click is {lag or 0:.0f} s after the end of the newest window",
+        metadata={} if lag is None else {"watermark lag in seconds": lag},
     )
 
 

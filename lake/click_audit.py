@@ -44,7 +44,7 @@ def audit_clicks(
     audit = TableAudit("silver and quarantine", len(known))
     found: dict[Place, Counter[str]] = defaultdict(Counter)
     clicks: dict[Place, dict[str, Any]] = {}
-    for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", *_PLACE)):
+    for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", "processing_time", *_PLACE)):
         found[_place(row)][CLICKS.name] += 1
         clicks[_place(row)] = row
     for table in (CLICK_DUPLICATES, CLICK_QUARANTINE):
@@ -67,27 +67,38 @@ def audit_clicks(
             audit.unexplained += 1
             add_example(audit, f"unexplained: record {one.number}, {_told(place)}, is in {_listed(tables)}")
     events = {place: row["eventID"] for place, row in clicks.items()}
-    _audit_ids(audit, known, events, lake_root)
+    _audit_ids(audit, known, events)
+    kept_at = {place: row["processing_time"] for place, row in clicks.items()}
+    _audit_duplicates(audit, kept_at, events, lake_root, horizon)
     _audit_events(audit, known.values(), events, horizon)
     _audit_clickpath(audit, {place: row["related_products"] for place, row in clicks.items()}, lake_root)
     return audit
 
 
-def _audit_ids(
-    audit: TableAudit, known: Mapping[Place, SentClick], events: Mapping[Place, str], lake_root: str
-) -> None:
+def _audit_ids(audit: TableAudit, known: Mapping[Place, SentClick], events: Mapping[Place, str]) -> None:
     for place, event in events.items():
         if place in known and known[place].event_id not in (None, event):
             audit.changed += 1
             add_example(audit, f"changed: {_told(place)} is event {event}, not {known[place].event_id}")
-    for row in rows_of(CLICK_DUPLICATES, lake_root, ("eventID", "kept_partition", "kept_sequence_number", *_PLACE)):
-        kept = row["kept_partition"], row["kept_sequence_number"]
+
+
+def _audit_duplicates(
+    audit: TableAudit,
+    kept_at: Mapping[Place, datetime],
+    events: Mapping[Place, str],
+    lake_root: str,
+    horizon: timedelta,
+) -> None:
+    """Each names a click of its event, and is no further from it than a repeat may be."""
+    columns = ("eventID", "kept_partition", "kept_sequence_number", "processing_time", *_PLACE)
+    for row in rows_of(CLICK_DUPLICATES, lake_root, columns):
+        kept, told = (row["kept_partition"], row["kept_sequence_number"]), f"{_told(_place(row))} repeats event"
         if events.get(kept) != row["eventID"]:
             audit.lost += 1
-            add_example(
-                audit,
-                f"lost: {_told(_place(row))} repeats event {row['eventID']}, but no click of it is at {_told(kept)}",
-            )
+            add_example(audit, f"lost: {told} {row['eventID']}, but no click of it is at {_told(kept)}")
+        elif abs(row["processing_time"] - kept_at[kept]) > horizon:
+            audit.lost += 1
+            add_example(audit, f"lost: {told} {row['eventID']}, but the click at {_told(kept)} is too far away")
 
 
 def _audit_events(

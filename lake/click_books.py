@@ -9,49 +9,52 @@ from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
+from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
 from lake.tables import Table, bronze_table
 
 CLICKS = clicks_table({})
 BRONZE = bronze_table("clicks")
 EXAMPLES = 3
+Day = date | None
 MOST_FIELDS = 100
 
 
 @dataclass(frozen=True)
 class Books:
-    """Records by day. `read` is what silver has surely read of bronze, `bronze` all that is there."""
+    """Records by day; those of a spoiled time have none. `read` is what silver has surely read of bronze, `bronze` all
+    that is there."""
 
-    bronze: dict[date, int]
-    read: dict[date, int]
-    clicks: dict[date, int]
-    duplicates: dict[date, int]
-    quarantine: dict[date, int]
+    bronze: dict[Day, int]
+    read: dict[Day, int]
+    clicks: dict[Day, int]
+    duplicates: dict[Day, int]
+    quarantine: dict[Day, int]
 
-    def entered(self, day: date) -> int:
+    def entered(self, day: Day) -> int:
         return sum(table.get(day, 0) for table in (self.clicks, self.duplicates, self.quarantine))
 
     @property
-    def missing(self) -> dict[date, int]:
+    def missing(self) -> dict[Day, int]:
         """Read, but in none of the three."""
         short = {day: count - self.entered(day) for day, count in self.read.items()}
         return {day: count for day, count in short.items() if count > 0}
 
     @property
-    def surplus(self) -> dict[date, int]:
+    def surplus(self) -> dict[Day, int]:
         """In more than one of the three, or from nowhere."""
         days = self.clicks.keys() | self.duplicates.keys() | self.quarantine.keys()
         over = {day: self.entered(day) - self.bronze.get(day, 0) for day in days}
         return {day: count for day, count in over.items() if count > 0}
 
-    def share(self, table: dict[date, int], since: date) -> float:
+    def share(self, table: dict[Day, int], since: date) -> float:
         """Of all that was entered from that day on."""
-        entered = sum(self.entered(day) for day in self.bronze if day >= since)
-        return sum(count for day, count in table.items() if day >= since) / entered if entered else 0.0
+        entered = sum(self.entered(day) for day in self.bronze if day and day >= since)
+        return sum(count for day, count in table.items() if day and day >= since) / entered if entered else 0.0
 
 
 def click_books(lake_root: str, next_version: int | None) -> Books:
@@ -66,6 +69,14 @@ def click_books(lake_root: str, next_version: int | None) -> Books:
 def newest_click(lake_root: str) -> datetime | None:
     """The time of the newest click in silver."""
     return _newest(CLICKS, lake_root)
+
+
+def newest_window(lake_root: str) -> datetime | None:
+    """The end of the newest window in click_activity."""
+    table = _opened(CLICK_ACTIVITY, lake_root)
+    ends = table.to_pyarrow_dataset().to_table(columns=["window_end"])["window_end"] if table else None
+    found: datetime | None = pc.max(ends).as_py() if ends is not None else None
+    return found
 
 
 @dataclass
@@ -108,11 +119,11 @@ def _leaves(unknown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _by_day(table: Table, lake_root: str, version: int | None = None) -> dict[date, int]:
+def _by_day(table: Table, lake_root: str, version: int | None = None) -> dict[Day, int]:
     files = _files(table, lake_root, version)
     if files is None:
         return {}
-    counts: Counter[date] = Counter()
+    counts: Counter[Day] = Counter()
     for day, records in zip(
         files.column("partition.date").to_pylist(), files.column("num_records").to_pylist(), strict=True
     ):

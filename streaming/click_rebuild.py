@@ -46,6 +46,7 @@ from streaming.click_tables import (
     bronze_read,
     click_tables_locked,
     note_stale_days,
+    noted_rules,
     refuse_half_a_batch,
     refuse_half_a_replay,
     refuse_missing_columns,
@@ -143,9 +144,10 @@ def rebuild_clicks(spark: SparkSession, settings: Settings, days: Days, *, dry_r
         bring_up_to_date(spark, CLICK_ACTIVITY, root)
         refuse_other_windows(spark, settings)
         remove_shadows(spark, settings)
+        of_stream = noted_rules(spark, settings)
         try:
             while True:
-                shadow = _Shadow(spark, settings, rules, days)
+                shadow = _Shadow(spark, settings, rules, days, of_stream)
                 disputed = shadow.build()
                 result = None if disputed else shadow.compared()
                 if result is not None and dry_run:
@@ -210,8 +212,12 @@ class _Pinned:
 class _Shadow:
     """The tables of some days, made anew beside the real ones."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, rules: BatchRules, days: Days) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: Settings, rules: BatchRules, days: Days, of_stream: str | None
+    ) -> None:
+        """`of_stream` are the rules that the stream had when the rebuild began."""
         self._spark, self._settings, self._rules, self._days = spark, settings, rules, days
+        self._of_stream = of_stream
         self._name = f"{SWAP}{secrets.token_hex(6)}"
         self._root = f"{settings.lake_root.rstrip('/')}/{SHADOW}/{self._name}"
         self._tables = (clicks_table(rules.promoted), CLICKPATH, CLICK_DUPLICATES, CLICK_QUARANTINE)
@@ -249,6 +255,7 @@ class _Shadow:
     def _decide(self) -> set[date]:
         """Notes the swap. From then on it will be done, by whoever takes the lock first."""
         with click_tables_locked(self._spark, self._settings):
+            self._refuse_newer_rules()
             self._pin()
             self._catch_up()
             if disputed := self._disputed():
@@ -260,6 +267,15 @@ class _Shadow:
             swap = Swap(self._name, root, where, old, new, self._stale_days())
             SwapNote(self._spark, self._settings).write(swap)
             return set()
+
+    def _refuse_newer_rules(self) -> None:
+        """What the stream judged by them meanwhile would be judged again by older ones."""
+        now = noted_rules(self._spark, self._settings)
+        if now is not None and now != self._of_stream and BatchRules.from_json(now) != self._rules:
+            raise RebuildRefused(
+                "Silver was started with other rules or promoted fields while the rebuild ran, which did not know "
+                "them: launch the rebuild again."
+            )
 
     def _complete(self) -> None:
         with click_tables_locked(self._spark, self._settings):

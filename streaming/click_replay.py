@@ -153,9 +153,12 @@ class _Replay:
         self._cached: list[DataFrame] = []
         self._chosen = choice.of(self._read(CLICK_QUARANTINE))
         self._days = {row["date"] for row in self._chosen.where("date IS NOT NULL").select("date").distinct().collect()}
-        # Bronze has all that the rules look at. A record without a time is not found there, and would not pass.
+        # When bronze took them says whether their time is possible; where it has them no more, what was found then
+        # holds. A record without a time would not pass.
         bronze = self._of_days(BRONZE).withColumnRenamed("enqueued_time", "processing_time")
-        records = bronze.join(self._chosen.select(*RECORD), RECORD, "left_semi")
+        taken = self._chosen.where("date IS NOT NULL").join(bronze.select(*RECORD, "ingest_time"), RECORD, "left")
+        then = "CASE WHEN reason = 'impossible_time' THEN timestamp'1970-01-01 00:00:00Z' ELSE processing_time END"
+        records = taken.withColumn("ingest_time", F.expr(f"coalesce(ingest_time, {then})"))
         judged = silver.judged_clicks(records, rules.schema, rules.rules)
         self._good = self._cache(judged.where("reason IS NULL"))
         """Cached, and until the last step it would come out the same again."""
@@ -214,7 +217,8 @@ class _Replay:
         new, kept = records.select(*KEY), self._of_days(self._clicks, around).select(*KEY)
         wanted = F.broadcast(new.selectExpr(HASH).distinct())
         kept = kept.selectExpr("*", HASH).join(wanted, "hash", "left_semi")
-        hashes = self._cache(suspect_hashes(new, kept))
+        # Not cached: Spark would take what was cached before the lock for the same, whatever the tables got since.
+        hashes = suspect_hashes(new, kept).localCheckpoint()
         return repeats(new, kept, Suspects(hashes, hashes.count()), self._rules.horizon)
 
     def _there(self, table: Table) -> DataFrame:

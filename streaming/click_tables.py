@@ -27,6 +27,8 @@ SWAP_NOTE, REPLAY_NOTE = "swap.json", "replay.json"
 """Beside the stream's checkpoints while a swap or a replay is being written, or was cut off."""
 ENTERED = (CLICKS, CLICK_DUPLICATES, CLICK_QUARANTINE)
 """Every record of bronze is in one of these."""
+RULES = "rules"
+"""The folder, beside Spark's checkpoint, of what batches are judged by."""
 RECORD = list(BY_RECORD)
 """Tells a record from all others, also where a hub was made anew and counts from 0 again."""
 
@@ -76,6 +78,18 @@ def refuse_missing_columns(spark: SparkSession, root: str, table: Table) -> None
             f"{table.name} has no column {', '.join(column.name for column in missing)} yet: launch the job `restart` "
             "for the stream silver, which adds it, then try again."
         )
+
+
+def noted_rules(spark: SparkSession, settings: Settings) -> str | None:
+    """By what the stream judged its last batch, None where it has done none."""
+    checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, SILVER.name, "clicks")
+    latest = checkpoints.latest()
+    if latest is None:
+        return None
+    folder = f"{checkpoints.folder(latest)}/{RULES}"
+    files = HadoopFiles(spark, folder)
+    newest = max((int(name) for name in files.names(folder) if name.isdigit()), default=None)
+    return None if newest is None else files.read(f"{folder}/{newest}")
 
 
 def bronze_read(spark: SparkSession, settings: Settings, source: str) -> int | None:

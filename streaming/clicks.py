@@ -3,8 +3,6 @@
 `plain_clicks` tells the many records that need no closer look: writing out what was read from them gives their own text
 again, spaces aside, so that they have exactly the known fields, each of its own type. `judged_clicks` looks at all
 others field by field. For a plain record both say the same.
-
-The expressions are SQL: made of single calls from Python they would take longer to build than a small batch to run.
 """
 
 from collections.abc import Iterable
@@ -14,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from lake.silver import clicks_table
 from streaming.click_schema import DOUBLE, RELATED, STRING, USER_AGENT, ClickSchema
+from streaming.strict_json import BODY_FAULTS, TEXT, WHOLE_VALUE, Fault, is_other_type, sql_text, type_at, verdict
 
 TYPES = {
     STRING: "^STRING$",
@@ -23,7 +22,6 @@ TYPES = {
 }
 PROVENANCE = ("processing_time", "partition", "sequence_number", "date")
 OF_BRONZE = ("body", "partition", "sequence_number", "enqueued_time", "ingest_time", "date")
-TEXT = "cast(body AS STRING)"
 BACKSLASH = "\\"
 ELEMENTS = "try_variant_get(variant, '$.extraPayload', 'array<variant>')"
 
@@ -36,19 +34,10 @@ class ClickRules:
     most_related: int
 
 
-@dataclass(frozen=True)
-class _Fault:
-    """All three are SQL."""
-
-    condition: str
-    reason: str
-    sentence: str
-
-
 def plain_clicks(bronze: DataFrame, schema: ClickSchema, rules: ClickRules) -> DataFrame:
     """A row for each bronze row: the click's fields, and whether it is `plain`; where not, its `body` too."""
     # Where nothing is escaped, a text that equals what is written of it has been read whole.
-    same = f"NOT contains({TEXT}, {_text(BACKSLASH)}) AND {_spaceless(TEXT)} = {_spaceless(_written(schema))}"
+    same = f"NOT contains({TEXT}, {sql_text(BACKSLASH)}) AND {_spaceless(TEXT)} = {_spaceless(_written(schema))}"
     sound = [f"NOT coalesce({fault.condition}, false)" for fault in _faults(rules)]
     return (
         bronze.withColumnRenamed("enqueued_time", "processing_time")
@@ -64,7 +53,7 @@ def judged_clicks(records: DataFrame, schema: ClickSchema, rules: ClickRules) ->
     return (
         records.selectExpr("body", "ingest_time", *PROVENANCE, f"{_read(schema)} AS json", f"{WHOLE_VALUE} AS variant")
         .selectExpr("*", f"{_wrong_types(schema, rules)} AS wrong_types", "schema_of_variant(variant) AS shape")
-        .selectExpr("*", f"{_verdict(rules)} AS verdict")
+        .selectExpr("*", f"{verdict(_all_faults(rules))} AS verdict")
         .selectExpr(
             *_fields(schema),
             f"CASE WHEN verdict IS NULL THEN {_unknown_fields(schema)} END AS unknown_fields",
@@ -80,7 +69,7 @@ def clicks(good: DataFrame, schema: ClickSchema) -> DataFrame:
     """Silver's rows."""
     made = {
         "related_products": "coalesce(size(extraPayload), 0) AS related_products",
-        "schema_version": f"{_text(schema.version)} AS schema_version",
+        "schema_version": f"{sql_text(schema.version)} AS schema_version",
     }
     columns = clicks_table(schema.promoted).columns
     return good.selectExpr(*(made.get(column.name, f"`{column.name}`") for column in columns))
@@ -95,22 +84,12 @@ def clickpath(good: DataFrame) -> DataFrame:
 
 
 def quarantined(failed: DataFrame, schema: ClickSchema) -> DataFrame:
-    return failed.selectExpr("body", "reason", "sentence", f"{_text(schema.version)} AS schema_version", *PROVENANCE)
-
-
-# Spark stops reading at a value's end. So the text has to be a whole value inside an array and inside an object:
-# nothing that could follow it closes both.
-IN_ARRAY = f"try_parse_json('[' || {TEXT} || ']')"
-IN_OBJECT = f"""try_parse_json('{{"value":' || {TEXT} || '}}')"""
-WHOLE_VALUE = f"""
-    CASE WHEN is_valid_utf8({TEXT}) AND size(try_variant_get({IN_ARRAY}, '$', 'array<variant>')) = 1
-        AND {IN_OBJECT} IS NOT NULL
-    THEN try_variant_get({IN_ARRAY}, '$[0]', 'variant') END"""
+    return failed.selectExpr("body", "reason", "sentence", f"{sql_text(schema.version)} AS schema_version", *PROVENANCE)
 
 
 def _read(schema: ClickSchema) -> str:
     strict = "map('allowNonNumericNumbers', 'false', 'allowSingleQuotes', 'false')"
-    return f"from_json({TEXT}, {_text(schema.ddl)}, {strict})"
+    return f"from_json({TEXT}, {sql_text(schema.ddl)}, {strict})"
 
 
 def _written(schema: ClickSchema) -> str:
@@ -141,32 +120,32 @@ def _fields(schema: ClickSchema) -> list[str]:
     ]
 
 
-def _faults(rules: ClickRules) -> list[_Fault]:
+def _faults(rules: ClickRules) -> list[Fault]:
     """What may be wrong with a record whose types are right."""
     seconds, longest = "json.page_loading_seconds", f"{rules.longest_page_seconds:g}"
     return [
-        _Fault(
+        Fault(
             "json.eventID IS NULL OR trim(json.eventID) = ''",
             "missing_event_id",
-            _text("eventID is missing or blank, so that a repeat could not be told."),
+            sql_text("eventID is missing or blank, so that a repeat could not be told."),
         ),
-        _Fault(
+        Fault(
             f"isnan({seconds}) OR abs({seconds}) = double('Infinity')",
             "load_time_not_finite",
-            _text("page_loading_seconds is no finite number."),
+            sql_text("page_loading_seconds is no finite number."),
         ),
-        _Fault(
+        Fault(
             f"{seconds} < 0",
             "load_time_negative",
             f"format_string('page_loading_seconds is %s; no page loads in less than 0.', {seconds})",
         ),
-        _Fault(
+        Fault(
             f"{seconds} > {rules.longest_page_seconds!r}D",
             "load_time_absurd",
             f"format_string('page_loading_seconds is %s; more than {longest} is taken for an error.', {seconds})",
         ),
         _oversized("json.extraPayload", rules),
-        _Fault(
+        Fault(
             "processing_time IS NULL OR processing_time < timestamp'2000-01-01 00:00:00Z' "
             "OR processing_time > ingest_time + INTERVAL 1 HOUR",
             "impossible_time",
@@ -175,9 +154,9 @@ def _faults(rules: ClickRules) -> list[_Fault]:
     ]
 
 
-def _oversized(array: str, rules: ClickRules) -> _Fault:
+def _oversized(array: str, rules: ClickRules) -> Fault:
     told = f"extraPayload has %s elements; more than {rules.most_related} are taken for an error."
-    return _Fault(f"size({array}) > {rules.most_related}", "oversized_array", f"format_string('{told}', size({array}))")
+    return Fault(f"size({array}) > {rules.most_related}", "oversized_array", f"format_string('{told}', size({array}))")
 
 
 def reasons() -> list[str]:
@@ -185,32 +164,16 @@ def reasons() -> list[str]:
     return list(dict.fromkeys(fault.reason for fault in _all_faults(ClickRules(0, 0))))
 
 
-def _verdict(rules: ClickRules) -> str:
-    """Null for a click that passes, or else the first thing that is wrong with it."""
-    cases = [
-        f"WHEN {fault.condition} THEN named_struct('reason', {_text(fault.reason)}, 'sentence', {fault.sentence})"
-        for fault in _all_faults(rules)
-    ]
-    return f"CASE {' '.join(cases)} END"
-
-
-def _all_faults(rules: ClickRules) -> list[_Fault]:
+def _all_faults(rules: ClickRules) -> list[Fault]:
     """In the order in which they are looked for."""
     return [
-        _Fault(f"body IS NULL OR octet_length({TEXT}) = 0", "empty_body", _text("The record has no body.")),
-        _Fault(f"NOT is_valid_utf8({TEXT})", "invalid_utf8", _text("The body is not UTF-8 text.")),
-        _Fault("variant IS NULL", "malformed_json", _text("The body is not one whole JSON value.")),
-        _Fault(
-            "NOT startswith(shape, 'OBJECT<')",
-            "not_an_object",
-            "format_string('The body is JSON of the type %s, not an object.', substring_index(shape, '<', 1))",
-        ),
+        *BODY_FAULTS,
         _oversized(ELEMENTS, rules),  # before its elements are looked at, of which only so many are
-        _Fault("size(wrong_types) > 0", "wrong_type", "array_join(wrong_types, ' ')"),
-        _Fault(
+        Fault("size(wrong_types) > 0", "wrong_type", "array_join(wrong_types, ' ')"),
+        Fault(
             "json IS NULL OR json._corrupt_record IS NOT NULL",
             "malformed_json",
-            _text("The body can't be read as a click."),
+            sql_text("The body can't be read as a click."),
         ),
         *_faults(rules),
     ]
@@ -233,9 +196,9 @@ def _wrong_types(schema: ClickSchema, rules: ClickRules) -> str:
 
 
 def _type_fault(name: str, path: str, pattern: str, wanted: str) -> str:
-    found = _type_at("variant", path)
+    found = type_at("variant", path)
     return (
-        f"CASE WHEN {_is_other_type(found, pattern)} "
+        f"CASE WHEN {is_other_type(found, pattern)} "
         f"THEN format_string('{name} is %s, not {wanted}.', substring({found}, 1, 60)) END"
     )
 
@@ -244,17 +207,9 @@ def _element_fault(path: str, pattern: str, sentence: str, rules: ClickRules) ->
     """Looks at no more elements than are allowed: an array with more fails anyway."""
     elements = f"slice({ELEMENTS}, 1, {rules.most_related})"
     return (
-        f"CASE WHEN exists({elements}, one -> coalesce({_is_other_type(_type_at('one', path), pattern)}, false)) "
-        f"THEN {_text(sentence)} END"
+        f"CASE WHEN exists({elements}, one -> coalesce({is_other_type(type_at('one', path), pattern)}, false)) "
+        f"THEN {sql_text(sentence)} END"
     )
-
-
-def _type_at(variant: str, path: str) -> str:
-    return f"schema_of_variant(try_variant_get({variant}, '{path}', 'variant'))"
-
-
-def _is_other_type(found: str, pattern: str) -> str:
-    return f"{found} != 'VOID' AND NOT {found} RLIKE '{pattern}'"
 
 
 def _unknown_fields(schema: ClickSchema) -> str:
@@ -273,14 +228,9 @@ def _unknown_fields(schema: ClickSchema) -> str:
 
 def _others(fields: str, known: Iterable[str]) -> str:
     """The entries of a map that are not known."""
-    names = ", ".join(_text(name) for name in known)
+    names = ", ".join(sql_text(name) for name in known)
     return f"map_filter({fields}, (name, value) -> name NOT IN ({names}))"
 
 
 def _spaceless(text: str) -> str:
     return f"replace({text}, ' ', '')"
-
-
-def _text(value: str) -> str:
-    """As a literal of SQL."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

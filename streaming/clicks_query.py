@@ -24,7 +24,7 @@ from streaming.catalog import SILVER, QuerySpec
 from streaming.checkpoints import Generation, QueryCheckpoints
 from streaming.click_duplicates import BROADCAST_ROWS, HASH, KEY, Suspects, repeats, suspect_hashes
 from streaming.click_schema import ClickSchema
-from streaming.click_tables import CLICKS, ENTERED, RECORD, click_tables_locked
+from streaming.click_tables import CLICKS, ENTERED, RECORD, RULES, click_tables_locked
 from streaming.hadoop_files import HadoopFiles
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
@@ -94,7 +94,7 @@ class BatchNotes:
     def __init__(self, context: QueryContext, query: QuerySpec, generation: Generation) -> None:
         self._rules = BatchRules.of(context.settings)
         checkpoints = QueryCheckpoints(context.spark, context.settings.checkpoint_root, SILVER.name, query.name)
-        self._folder = f"{checkpoints.folder(generation)}/rules"
+        self._folder = f"{checkpoints.folder(generation)}/{RULES}"
         self._files = HadoopFiles(context.spark, self._folder)
 
     def rules_of(self, number: int) -> BatchRules:

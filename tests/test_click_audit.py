@@ -30,22 +30,22 @@ def in_bronze() -> set[tuple[int, int]]:
     return {one.place for one in SENT}
 
 
+TIMES = {one.place: one.enqueued for one in SENT}
 EVENTS = {one.place: one.event_id for one in SENT}
 
 
 def fill(spark: SparkSession, lake: Path, table: Table, places: Places, changed: dict[tuple[int, int], str]) -> None:
-    """One related product a click; every repeat is of the first record."""
+    """One related product a click; every repeat is of the event's first record."""
     create_if_missing(spark, table, str(lake))
     events = {**EVENTS, **changed}
     rows = spark.createDataFrame(
-        [(*place, events.get(place)) for place in places], "partition INT, sequence_number BIGINT, eventID STRING"
+        [(*place, events.get(place), TIMES.get(place)) for place in places],
+        "partition INT, sequence_number BIGINT, eventID STRING, processing_time TIMESTAMP",
     )
     if table is CLICKS:
         rows = rows.selectExpr("*", "1 AS related_products")
     elif table is CLICK_DUPLICATES:
-        rows = rows.selectExpr(
-            "*", "IF(partition = 8, 8, 0) AS kept_partition", "bigint(partition) AS kept_sequence_number"
-        )
+        rows = rows.selectExpr("*", "IF(eventID = 'b', 1, 0) AS kept_partition", "0L AS kept_sequence_number")
     elif table is CLICK_QUARANTINE:
         rows = rows.drop("eventID")
     append_once(rows.coalesce(1), table, str(lake), "w", 0)
@@ -64,8 +64,10 @@ def fill(spark: SparkSession, lake: Path, table: Table, places: Places, changed:
         ({"clicks": [*WHOLE["clicks"], (0, 1)], "duplicates": []}, [*PATH, (0, 1)], {"duplicated": 1}),
         # All of an event's records taken for repeats
         ({"clicks": [(1, 0), (1, 1)], "duplicates": [(0, 0), (0, 1)]}, PATH[1:], {"lost": 2}),
-        # A record taken for the repeat of another event
+        # A record taken for the repeat of one that is no click
         ({"clicks": [(0, 0), (1, 1)], "duplicates": [(0, 1), (1, 0)]}, [(0, 0), (1, 1)], {"lost": 1}),
+        # A record taken for a repeat although it came an hour later
+        ({"clicks": [(0, 0), (1, 0)], "duplicates": [(0, 1), (1, 1)]}, PATH[:2], {"lost": 1}),
         ({"clicks": [*WHOLE["clicks"], (0, 2)], "quarantine": []}, [*PATH, (0, 2)], {"unexplained": 1}),
         ({"quarantine": [(0, 2), (1, 1)], "clicks": [(0, 0), (1, 0)]}, PATH[:2], {"unexplained": 1}),
         ({"quarantine": [(0, 2), (7, 7)]}, PATH, {"unexplained": 1}),

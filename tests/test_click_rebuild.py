@@ -289,6 +289,21 @@ def test_refused_where_it_would_lose_something(silver: Silver, monkeypatch: pyte
     assert versions(silver) == before
 
 
+def test_refused_when_the_stream_got_other_rules_meanwhile(silver: Silver, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_three_days(silver)
+    allow_slow_clicks(silver)
+
+    def the_stream_is_started_anew() -> None:
+        silver.set(longest_page_seconds=7)
+        silver.put(slow("z"), minute=DAY + 1)
+        silver.work()
+
+    meanwhile(monkeypatch, the_stream_is_started_anew)
+    with pytest.raises(RebuildRefused, match="other rules or promoted fields while the rebuild ran"):
+        rebuild(silver)
+    assert "z" not in silver.events(), "it stays in quarantine, where the newer rules put it"
+
+
 def test_the_job_in_a_run_of_its_own(silver: Silver, tmp_path: Path) -> None:
     put_three_days(silver)
     wrong = execute_job(tmp_path, "rebuild_silver", {"first_day": "yesterday"})

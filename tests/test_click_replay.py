@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta import DeltaTable
 
 from lake.commit import SchemaMismatch
 from lake.lock import LockTimeout, tables_locked
 from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH
 from streaming.click_replay import Choice, Replayed, _Note, _Replay, replay_clicks
-from streaming.click_tables import BatchInWork, click_lock, refuse_half_a_replay
-from tests.silver import CLICKS, START, Silver, assert_windows_follow, click, cut_off_after, execute_job
+from streaming.click_tables import BatchInWork, click_lock, click_tables_locked, refuse_half_a_replay
+from tests.silver import BRONZE, CLICKS, START, Silver, assert_windows_follow, click, cut_off_after, execute_job
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,34 @@ def test_a_replay_that_was_cut_off_is_completed_by_the_next(
     replay(silver, reasons=["malformed_json"])
     assert_replayed(silver)
     refuse_half_a_replay(silver.spark, silver.settings)
+
+
+def test_a_click_that_comes_while_quarantine_is_read_again_is_not_there_twice(
+    silver: Silver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silver.put(slow("x"), click("y"))
+    silver.work()
+    silver.set(longest_page_seconds=9999)
+
+    def locked(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        silver.put(click("x"), minute=2)
+        silver.work()
+        return click_tables_locked(*arguments)
+
+    monkeypatch.setattr("streaming.click_replay.click_tables_locked", locked)
+    replay(silver)
+    assert silver.books() == {"clicks": 2, "duplicates": 1, "quarantine": 0}
+    assert silver.events() == silver.events(CLICKPATH) == ["x", "y"]
+
+
+def test_what_bronze_has_no_more_is_replayed_from_quarantine(silver: Silver) -> None:
+    silver.put(slow("x"), b"no", click("y"))
+    silver.work()
+    silver.set(longest_page_seconds=9999)
+    DeltaTable.forPath(silver.spark, BRONZE.path(silver.settings.lake_root)).delete()
+    replay(silver)
+    assert silver.books() == {"clicks": 2, "duplicates": 0, "quarantine": 1}
 
 
 def test_by_reason_and_time(silver: Silver) -> None:
