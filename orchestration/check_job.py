@@ -9,6 +9,8 @@ from dagster import (
     in_process_executor,
 )
 
+from orchestration import tags
+
 
 def check_schedule(checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
     job = define_asset_job(
@@ -16,6 +18,7 @@ def check_schedule(checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
         selection=AssetSelection.checks(*checks),
         description="Books, freshness, shares and unknown fields of silver",
         executor_def=in_process_executor,
+        tags={tags.KIND: tags.CHECK_KIND},
     )
     return ScheduleDefinition(
         name="check_silver", job=job, cron_schedule="*/15 * * * *", default_status=DefaultScheduleStatus.RUNNING

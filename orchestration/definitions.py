@@ -6,6 +6,7 @@ from assets.silver_checks import silver_checks
 from assets.streams import stream_asset_specs, stream_checks
 from orchestration.alerts import failure_alert
 from orchestration.check_job import check_schedule
+from orchestration.lost_runs import lost_run_sensor
 from orchestration.rebuild_job import rebuild_job
 from orchestration.replay_job import replay_job
 from orchestration.restart_job import restart_job
@@ -19,6 +20,6 @@ defs = Definitions(
     assets=stream_asset_specs(),
     asset_checks=[*stream_checks(), *of_silver],
     jobs=[*(stream_job(stream) for stream in STREAMS.values()), restart_job(), replay_job(), rebuild_job()],
-    sensors=[*(stream_sensor(stream) for stream in STREAMS.values()), failure_alert()],
+    sensors=[*(stream_sensor(stream) for stream in STREAMS.values()), failure_alert(), lost_run_sensor()],
     schedules=[check_schedule(of_silver)],
 )

@@ -48,11 +48,10 @@ def drain_streams(settings: Settings, launcher: int, say: Callable[[str], None])
 def _parent(host: ProcessIdentity) -> ProcessIdentity | None:
     """The process of the run that the host belongs to; none for a host that was started by hand."""
     try:
-        parent = psutil.Process(host.pid).ppid()
-    except psutil.NoSuchProcess:
+        process = psutil.Process(host.pid)
+        return ProcessIdentity.of(process.ppid()) if "--run-id" in process.cmdline() else None
+    except psutil.Error:
         return None
-    found = ProcessIdentity.of(parent)
-    return found if found is not None and "dagster" in _command_line(psutil.Process(parent)) else None
 
 
 def _lease_holders(settings: Settings) -> Iterator[ProcessIdentity]:

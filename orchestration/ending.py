@@ -48,9 +48,8 @@ def end_active_run(
 
 def end_leftover(settings: Settings, sight: Sight, stream: str) -> bool:
     """Ends a host that outlived its run. True when the lease is free."""
-    if sight.holder is not None:
-        if sight.holder.run_id is not None:
-            replace_text(StreamFiles(settings.run_folder, stream).revoked, sight.holder.run_id)
+    if sight.holder is not None and sight.holder.run_id is not None:  # one that was started by hand is a person's
+        replace_text(StreamFiles(settings.run_folder, stream).revoked, sight.holder.run_id)
         _end_holder(sight.holder)
     return _lease_is_free(settings, stream)
 

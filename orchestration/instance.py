@@ -7,7 +7,6 @@ import yaml
 
 from orchestration import tags
 from settings import Settings
-from streaming.catalog import STREAMS
 
 START_TIMEOUT_SECONDS = 180
 CANCEL_TIMEOUT_SECONDS = 180
@@ -36,10 +35,11 @@ def instance_configuration(settings: Settings) -> dict[str, Any]:
         "run_queue": {"dequeue_use_threads": True, "dequeue_num_workers": 4, "dequeue_interval_seconds": 1},
         "concurrency": {
             "runs": {
-                # Every stream finds a slot beside all the batch runs that may be active.
-                "max_concurrent_runs": 2 * len(STREAMS) + settings.dagster.batch_runs,
+                # Only what is of a kind waits for others of it: whatever else runs, a stream is launched at once.
+                "max_concurrent_runs": -1,
                 "tag_concurrency_limits": [
-                    {"key": tags.KIND, "value": tags.BATCH_KIND, "limit": settings.dagster.batch_runs}
+                    {"key": tags.KIND, "value": tags.BATCH_KIND, "limit": settings.dagster.batch_runs},
+                    {"key": tags.KIND, "value": tags.CHECK_KIND, "limit": 1},
                 ],
             }
         },

@@ -22,6 +22,7 @@ GAUGES = {
     "arriving_rows_per_second": "Rows a second by which the hub grows",
     "batch_seconds": "How long the last batch took",
     "lag_records": "Records in the hub that are not read yet",
+    "end_to_end_seconds": "Age of the newest record of the partition that is furthest behind when its batch was done",
     "lag_seconds": "Age of the newest record read while there are unread ones",
     "state_rows": "Rows in the state store",
     "state_bytes": "Memory of the state store",
@@ -46,6 +47,11 @@ class StreamCollector(Collector):
         looked = GaugeMetricFamily(
             "tidewatch_supervisor_look_age_seconds", "How long ago the supervisor last looked", labels=["stream"]
         )
+        kept = GaugeMetricFamily(
+            "tidewatch_stream_unread_kept_seconds",
+            "How long the hub still keeps what a stream that does not read has not read",
+            labels=["stream"],
+        )
         done = CounterMetricFamily(
             "tidewatch_supervisor_actions", "What the supervisor did, by kind", labels=["stream", "action"]
         )
@@ -57,9 +63,12 @@ class StreamCollector(Collector):
                     state.add_metric([name, str(each)], float(each is health.state))
                 attempt.add_metric([name], health.attempt)
                 looked.add_metric([name], health.age_seconds(datetime.now(UTC)))
+                if health.unread_kept_until:
+                    left = datetime.fromisoformat(health.unread_kept_until) - datetime.now(UTC)
+                    kept.add_metric([name], left.total_seconds())
                 for action, count in sorted(health.counts.items()):
                     done.add_metric([name, action], count)
-        return [up, state, attempt, looked, done, *self._query_metrics()]
+        return [up, state, attempt, looked, kept, done, *self._query_metrics()]
 
     def _query_metrics(self) -> Iterable[Metric]:
         """Of running hosts only: the figures of one that is gone say nothing about now."""

@@ -24,11 +24,11 @@ from assets.streams import health_evaluations, observations
 from orchestration import tags
 from orchestration.ending import end_active_run, end_leftover
 from orchestration.health import Health, health_of
-from orchestration.sight import Sight, limits_of, look
+from orchestration.sight import REFUSED, Sight, limits_of, look
 from orchestration.supervisor import CleanUp, Decision, Hold, Restart, RunState, Start, decide
 from settings import Settings, load_settings
 from streaming.catalog import StreamSpec
-from streaming.files import StreamFiles
+from streaming.files import StreamFiles, refusal_file, replace_text
 from streaming.health import HealthState, StreamHealth
 from streaming.progress import StreamProgress
 
@@ -155,7 +155,8 @@ class Tick:
             kind = tags.HUNG if decision.hung else tags.LOST
             return end_active_run(self._instance, self._settings, sight, decision.reason, kind, decision.query)
         run = sight.seen.run
-        stale = sight.holder is not None and (run is None or sight.holder.run_id != run.run_id)
+        holder = sight.holder
+        stale = holder is not None and holder.run_id is not None and (run is None or holder.run_id != run.run_id)
         if run is not None and run.state is RunState.CANCELING and not stale:
             return end_active_run(self._instance, self._settings, sight, decision.reason, tags.KILLED)
         return end_leftover(self._settings, sight, self._stream.name)
@@ -181,6 +182,9 @@ class Tick:
     def _look(self) -> tuple[Sight, Decision]:
         sight = look(self._instance, self._settings, self._stream, self._now)
         decision = decide(sight.seen, self._limits, self._now)
+        run = sight.seen.run
+        if run is not None and run.state is RunState.FAILED and REFUSED in run.reason:
+            replace_text(refusal_file(self._settings.run_folder), run.run_id)
         before = self._earlier.state if self._earlier else None
         self._said.append(health_of(sight.seen, decision, sight.progress, before))
         return sight, decision
@@ -205,8 +209,7 @@ class Tick:
     def _unread_kept_until(self) -> str | None:
         """From what the last host left, whichever run it was of."""
         left = StreamProgress.read(StreamFiles(self._settings.run_folder, self._stream.name).progress)
-        times = [query.unread_kept_until() for query in left.queries.values()] if left else []
-        return min((at.isoformat() for at in times if at), default=None)
+        return min(left.unread_kept_until().values(), default=None) if left else None
 
     def _is_due(self, last: datetime | None, seconds: float) -> bool:
         return last is None or (self._now - last).total_seconds() >= seconds

@@ -35,6 +35,8 @@ STATES = {
 OVER = {status for status, state in STATES.items() if state in FINISHED}
 ACTIVE = [status for status in DagsterRunStatus if status not in OVER]
 FOR_A_PERSON = {kind.name for kind in (FailureClass.SETTINGS, FailureClass.CHECKPOINT, FailureClass.SOURCE_DATA_LOST)}
+REFUSED = "after telling it to shut down"
+"""What a code server says that was asked to end: it lives on until all its runs have ended, and launches no more."""
 UNEXPLAINED = "The process of its run was killed, or its machine went down."
 
 
@@ -111,14 +113,18 @@ def choose(active_newest_first: Sequence[RunRecord], holder: Holder | None) -> R
 
 
 def _last_that_could_run(instance: DagsterInstance, job: str) -> RunRecord | None:
-    """A run that failed because another had the lease changed nothing, and says nothing about what a person wants."""
-    cursor = None
-    while page := instance.get_run_records(RunsFilter(job_name=job), limit=PAGE, cursor=cursor):
-        for record in page:
+    """The one that ended last, which need not be the one that was launched last. A run that failed because another had
+    the lease changed nothing, and says nothing about what a person wants."""
+    finished = RunsFilter(job_name=job, statuses=sorted(OVER, key=str))
+    limit = PAGE
+    while True:
+        records = instance.get_run_records(finished, limit=limit, order_by="end_time")
+        for record in records:
             if tags.noted(record.dagster_run).get(tags.FAILURE) != FailureClass.LEASE_HELD.name:
                 return record
-        cursor = page[-1].dagster_run.run_id
-    return None
+        if len(records) < limit:
+            return None
+        limit *= 4
 
 
 def _was_terminated(instance: DagsterInstance, run_id: str) -> bool:
@@ -175,9 +181,13 @@ def _cause(record: RunRecord, kind: str | None) -> Cause:
 
 def _told_by_dagster(instance: DagsterInstance, run_id: str) -> str:
     """Why a run failed that could not say it itself: it was not launched, or its process was killed."""
-    told = instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_FAILURE, limit=1).records
-    event = told[0].event_log_entry.dagster_event if told else None
-    return (event.message if event else None) or UNEXPLAINED
+    kinds = {DagsterEventType.RUN_FAILURE, DagsterEventType.ENGINE_EVENT}
+    records = instance.get_records_for_run(run_id, of_type=kinds).records
+    events = [event for record in records if (event := record.event_log_entry.dagster_event) is not None]
+    errors = [event.engine_event_data.error for event in events if event.is_engine_event]
+    said = [error.message.strip() for error in errors if error is not None]
+    said += [event.message for event in events if not event.is_engine_event and event.message]
+    return said[0] if said else UNEXPLAINED
 
 
 def _progressed(progress: StreamProgress | None, failed: str | None) -> bool:

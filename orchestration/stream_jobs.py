@@ -35,6 +35,7 @@ from streaming.lease import Holder, is_held
 
 HOST_LINE = re.compile(r"\S+Z (?P<level>INFO|WARNING|ERROR) (?P<message>.*)")
 RUN_LOOK_SECONDS = 5.0
+RELAY_SECONDS = 10.0
 ENDING = OVER | {DagsterRunStatus.CANCELING}
 
 log = logging.getLogger("tidewatch")
@@ -93,9 +94,11 @@ def _host(context: OpExecutionContext, settings: Settings, stream: str) -> int:
     child = spawn(command, environment=environment, output=subprocess.PIPE, parent_death_signal=signal.SIGKILL)
     identity = ProcessIdentity.of(child.pid)
     grace = settings.stream.stop_seconds + CLOSING_SECONDS
+    # Also while the host is being stopped, so that it never waits for somebody to read what it says.
+    relay = threading.Thread(target=_relay, args=(context, child), name="relay", daemon=True)
+    relay.start()
     try:
         with _ended_with_its_run(instance, run_id, identity, grace):
-            _relay(context, child)
             return child.wait()
     except DagsterExecutionInterruptedError:
         context.log.info(f"{stream} is told to stop; it may finish its running batch")
@@ -104,6 +107,7 @@ def _host(context: OpExecutionContext, settings: Settings, stream: str) -> int:
         if identity is not None:
             end_group(identity, grace_seconds=grace)
         child.wait()
+        relay.join(RELAY_SECONDS)
 
 
 def _wait_for_its_time(context: OpExecutionContext, settings: Settings) -> None:

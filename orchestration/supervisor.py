@@ -69,6 +69,11 @@ class SeenLease:
     """The run of the host that holds it; None for one that was started by hand."""
     run_active: bool = False
     pid: int | None = None
+    """None where the holder has not said yet who it is."""
+
+    @property
+    def by_hand(self) -> bool:
+        return self.run_id is None and self.pid is not None
 
 
 @dataclass(frozen=True)
@@ -208,10 +213,13 @@ def _of_active(run: SeenRun, seen: Seen, limits: Limits, now: datetime) -> Decis
         if age > limits.stop:
             return CleanUp(f"{name} did not end in {_seconds(limits.stop)} after it was terminated")
         return LeaveAlone(f"{name} is stopping")
-    if seen.lease is not None and seen.lease.run_id != run.run_id:
-        if seen.lease.run_id is not None and not seen.lease.run_active:
-            return CleanUp(f"the host of run {seen.lease.run_id[:8]} lives on although that run has ended")
-        return LeaveAlone(f"{name} finds the lease held by another and will end")
+    lease = seen.lease
+    if lease is not None and lease.run_id != run.run_id:
+        if lease.run_active or lease.by_hand:
+            return LeaveAlone(f"{name} finds the lease held by another and will end")
+        if lease.run_id is not None and age <= limits.start:
+            return CleanUp(f"the host of run {lease.run_id[:8]} lives on although that run has ended")
+        # Else its own host may have the lease, and hangs before it could say so.
     if seen.host is None:
         if age > limits.start:
             return Restart(f"its host did not come up in {_seconds(limits.start)}", hung=True)
@@ -230,7 +238,7 @@ def _of_active(run: SeenRun, seen: Seen, limits: Limits, now: datetime) -> Decis
 
 def _of_leftover(run: SeenRun | None, lease: SeenLease, limits: Limits, now: datetime) -> Decision:
     if lease.run_id is None:
-        return LeaveAlone(f"process {lease.pid}, which was started by hand, runs it")
+        return LeaveAlone(f"process {lease.pid or 'unknown'}, which was started by hand, runs it")
     same = run is not None and run.run_id == lease.run_id
     if run is not None and same and run.state is not RunState.FAILED and now - run.since <= limits.stop:
         return LeaveAlone(f"run {run.run_id[:8]} has ended, and its host is about to")

@@ -9,6 +9,7 @@ STREAM = "tidewatch/stream"
 
 STREAM_KIND = "stream"
 BATCH_KIND = "batch"
+CHECK_KIND = "check"
 
 OF = "tidewatch/of"
 """The run that the following four are about: a re-executed run is born with the tags of its parent."""

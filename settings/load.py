@@ -21,8 +21,8 @@ class SettingsError(Exception):
 def load_settings(env_file: str = ".env") -> Settings:
     """The settings of this process. Variables of the environment win over those in the file.
 
-    What the file adds is put into the environment, so that child processes see the same settings; nothing of a file
-    that is refused stays there.
+    Nothing of the file stays in the environment: a child process reads the file itself, as it is then, so that what a
+    person corrects there counts at the next launch.
     """
     added = {
         name: value
@@ -32,10 +32,9 @@ def load_settings(env_file: str = ".env") -> Settings:
     os.environ.update(added)
     try:
         return _settings()
-    except SettingsError:
+    finally:
         for name in added:
             del os.environ[name]
-        raise
 
 
 def _settings() -> Settings:

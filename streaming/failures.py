@@ -91,6 +91,12 @@ _SIGNS = (
         "Give this account the right to write there.",
     ),
     _Sign(
+        r"LockTimeout",
+        FailureClass.SURROUNDINGS,
+        "Another job has held the lock of its tables for too long.",
+        "It is tried again by itself; if that lasts, terminate the run that has the lock.",
+    ),
+    _Sign(
         r"FilesRewritten|A rebuild of \S+ was cut off",
         FailureClass.CHECKPOINT,
         "A rebuild that was cut off can't be completed.",

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def refusal_file(run_folder: Path) -> Path:
+    """Names the last run that the code server refused to launch, because it is about to end."""
+    return run_folder / "code-server.refuses"
+
+
 def replace_text(file: Path, text: str) -> None:
     """Readers see the old text or the new one, never a part."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,8 @@ class QueryProgress:
     """Records in the hub that are not read yet; None until that is known."""
     lag_seconds: float | None = None
     """How long the oldest of them may have been waiting."""
+    end_to_end_seconds: float | None = None
+    """How old the newest record of the partition that is furthest behind was when its batch was done."""
     read_to: dict[str, int] = field(default_factory=dict)
     """For each partition of the hub the sequence number to read next; of a table `version` and `files`."""
     read_up_to: dict[str, str] = field(default_factory=dict)
@@ -92,6 +94,13 @@ class StreamProgress:
     hub_away: bool = False
     """The hub did not answer when it was last asked how far it reaches."""
     queries: dict[str, QueryProgress] = field(default_factory=dict)
+    kept_before: dict[str, str] = field(default_factory=dict)
+    """What `unread_kept_until` said of the host before this one: it holds for a query until this one has read more."""
+
+    def unread_kept_until(self) -> dict[str, str]:
+        """For each query until when its hub keeps what it has not read, where that is known."""
+        now = {name: query.unread_kept_until() for name, query in self.queries.items()}
+        return self.kept_before | {name: at.isoformat() for name, at in now.items() if at}
 
     def write(self, file: Path) -> None:
         replace_text(file, json.dumps(asdict(self)))

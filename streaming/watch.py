@@ -19,8 +19,8 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.listener import StreamingQueryProgress as SparkProgress
 
 from processes.identity import boot_id
-from streaming.bronze import NEWEST_RECORDS
 from streaming.progress import STARTING, QueryProgress, StreamProgress
+from streaming.sources import NEWEST_RECORDS
 from streaming.table_watch import TableOffset, Unread
 
 # Rates of the hub are evened out over about this long.
@@ -40,7 +40,9 @@ class ProgressWriter(StreamingQueryListener):
         self._clock = clock
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
+        self._away_since = 0.0
         at = clock().isoformat()
+        before = StreamProgress.read(file)
         self._progress = StreamProgress(
             stream,
             STARTING,
@@ -49,6 +51,7 @@ class ProgressWriter(StreamingQueryListener):
             run_id=run_id,
             boot=boot_id(),
             alive_clock=time.monotonic(),
+            kept_before=before.unread_kept_until() if before else {},
         )
         self._progress.write(file)
 
@@ -84,13 +87,19 @@ class ProgressWriter(StreamingQueryListener):
                 self._write(queries={**self._progress.queries, query: after})
 
     def hub_answers(self, answers: bool) -> None:
-        """While the hub is away nobody knows the lag, and its queries get their time anew when it is back."""
+        """While the hub is away nobody knows the lag, and the time does not count for its queries."""
         now = time.monotonic()
         with self._lock:
             if self._progress.hub_away == (not answers):
                 return
-            change: dict[str, Any] = {"sign_clock": now} if answers else {"lag_records": None, "lag_seconds": None}
-            queries = {name: replace(query, **change) for name, query in self._progress.queries.items()}
+            away = now - self._away_since if answers else 0.0
+            self._away_since = now
+            queries = {
+                name: replace(query, sign_clock=min(now, query.sign_clock + away))
+                if answers
+                else replace(query, lag_records=None, lag_seconds=None)
+                for name, query in self._progress.queries.items()
+            }
             self._write(hub_away=not answers, queries=queries)
 
     def table_offset(self, query: str) -> TableOffset | None:
@@ -154,6 +163,7 @@ def after_idleness(before: QueryProgress, now: datetime) -> QueryProgress:
 def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> QueryProgress:
     states = event.stateOperators
     watermark = event.eventTime.get("watermark")
+    newest = newest_records(event)
     after = replace(
         before,
         batch=event.batchId,
@@ -163,7 +173,8 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
         input_rows_per_second=_finite(event.inputRowsPerSecond),
         processed_rows_per_second=_finite(event.processedRowsPerSecond),
         read_to=read_to(event) or before.read_to,
-        read_up_to=before.read_up_to | newest_records(event),
+        read_up_to=before.read_up_to | newest,
+        end_to_end_seconds=_age(newest, now),
         state_rows=sum(state.numRowsTotal for state in states),
         state_bytes=sum(state.memoryUsedBytes for state in states),
         watermark=watermark,
@@ -229,6 +240,11 @@ def newest_records(event: SparkProgress) -> dict[str, str]:
         return {}
     times: dict[str, datetime | None] = row.asDict()
     return {name.removeprefix("p"): at.astimezone(UTC).isoformat() for name, at in times.items() if at is not None}
+
+
+def _age(newest: dict[str, str], now: datetime) -> float | None:
+    oldest = min((datetime.fromisoformat(at) for at in newest.values()), default=None)
+    return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
 
 def _growth(before: QueryProgress, source_end: int, now: datetime) -> float:

@@ -12,13 +12,14 @@ class WorkMeter:
 
     def __init__(self, context: SparkContext) -> None:
         self._tracker = context.statusTracker()
-        self._seen: dict[str, tuple[int, ...]] = {}
+        self._seen: dict[str | None, tuple[int, ...]] = {}
 
-    def got_on(self, query: StreamingQuery) -> bool:
-        """True when tasks ended or jobs began since the last call."""
-        jobs = sorted(self._tracker.getJobIdsForGroup(str(query.runId)))[-NEWEST_JOBS:]
+    def got_on(self, query: StreamingQuery | None) -> bool:
+        """True when tasks ended or jobs began since the last call. Without a query: jobs that are of none."""
+        group = str(query.runId) if query is not None else None
+        jobs = sorted(self._tracker.getJobIdsForGroup(group))[-NEWEST_JOBS:]
         now = (*jobs[-1:], *(self._finished_tasks(job) for job in jobs))
-        before, self._seen[str(query.runId)] = self._seen.get(str(query.runId)), now
+        before, self._seen[group] = self._seen.get(group), now
         return before is not None and now != before
 
     def _finished_tasks(self, job: int) -> int:

@@ -1,5 +1,6 @@
 """The sensor on a real Dagster instance: what it asks for in each case, and what it reports."""
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from dagster import (
     AssetCheckEvaluation,
@@ -18,20 +20,24 @@ from dagster import (
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    MetadataValue,
     SensorResult,
     build_sensor_context,
 )
+from dagster._core.events import EngineEventData
 
 from orchestration import tags
 from orchestration.definitions import defs
+from orchestration.lost_runs import end_lost
 from orchestration.sensors import stream_sensor
-from orchestration.sight import PAGE
+from orchestration.sight import PAGE, REFUSED
 from processes.identity import ProcessIdentity, boot_id
 from settings import load_settings
 from streaming.catalog import BRONZE
-from streaming.files import StreamFiles
+from streaming.files import StreamFiles, refusal_file
 from streaming.health import HealthState, StreamHealth
 from streaming.progress import RUNNING, QueryProgress, StreamProgress
+from streaming.watch import ProgressWriter
 
 JOB = "bronze"
 
@@ -151,6 +157,53 @@ def test_what_a_person_terminated_stays_stopped(instance: DagsterInstance) -> No
     assert health().state is HealthState.STOPPED
 
 
+def test_the_run_that_ended_last_counts_not_the_one_that_was_launched_last(instance: DagsterInstance) -> None:
+    """Beside a running stream somebody launches another run, and thinks better of it."""
+    running = add_run(instance, DagsterRunStatus.STARTED)
+    add_run(instance, DagsterRunStatus.CANCELED)
+    happens(instance, running, DagsterEventType.RUN_FAILURE)
+    assert len(requested(tick(instance, seconds_later=10))) == 1
+    again = add_run(instance, DagsterRunStatus.STARTED)
+    add_run(instance, DagsterRunStatus.FAILURE)
+    happens(instance, again, DagsterEventType.RUN_CANCELING)
+    happens(instance, again, DagsterEventType.RUN_CANCELED)
+    assert "a person terminated it" in skipped(tick(instance, seconds_later=10**6))
+
+
+def test_a_batch_run_whose_process_is_gone_is_ended_and_one_that_lives_is_not(instance: DagsterInstance) -> None:
+    def started(pid: int, kind: str = tags.BATCH_KIND) -> DagsterRun:
+        run = add_run(instance, DagsterRunStatus.STARTED, {tags.KIND: kind})
+        data = EngineEventData(metadata={"pid": MetadataValue.text(str(pid))})
+        event = DagsterEvent(DagsterEventType.ENGINE_EVENT.value, JOB, event_specific_data=data)
+        instance.report_dagster_event(event, run.run_id)
+        return run
+
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    lost, living, stream = started(gone.pid), started(os.getpid()), started(gone.pid, tags.STREAM_KIND)
+    assert [run.run_id for run in end_lost(instance)] == [lost.run_id]
+    statuses = [instance.get_run_by_id(run.run_id) for run in (lost, living, stream)]
+    assert [run.status.value for run in statuses if run] == ["FAILURE", "STARTED", "STARTED"]
+    # Another process has its number now.
+    reused = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not end_lost(instance)
+        later = started(reused.pid)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(psutil.Process, "create_time", lambda _: time.time() + 5)
+            assert later.run_id in [run.run_id for run in end_lost(instance)]
+    finally:
+        reused.kill()
+        reused.wait()
+
+
+def test_a_code_server_that_refuses_launches_is_reported(instance: DagsterInstance, tmp_path: Path) -> None:
+    run = add_run(instance, DagsterRunStatus.NOT_STARTED)
+    happens(instance, run, DagsterEventType.RUN_FAILURE, f"Tried to start a run on a server {REFUSED}")
+    tick(instance)
+    assert refusal_file(tmp_path / "run").read_text() == run.run_id
+
+
 @pytest.mark.parametrize("ended", [DagsterEventType.RUN_FAILURE, DagsterEventType.RUN_SUCCESS])
 def test_what_ended_otherwise_while_a_person_was_terminating_it_stays_stopped(
     instance: DagsterInstance, ended: DagsterEventType
@@ -267,6 +320,10 @@ def test_a_stream_that_is_down_tells_until_when_the_hub_keeps_what_it_has_not_re
     read = {"0": "2026-01-02T00:00:00+00:00", "1": "2026-01-01T00:00:00+00:00"}
     progress = progress_of(run, read_up_to=read, retention_seconds=3600.0)
     progress.write(StreamFiles(tmp_path / "run", JOB).progress)
+    tick(instance)
+    assert health().unread_kept_until == "2026-01-01T01:00:00+00:00"
+    # A start that fails before its first batch has read nothing, and takes nothing of it back.
+    ProgressWriter(StreamFiles(tmp_path / "run", JOB).progress, JOB, "another run").expect("clicks", 5, 3600.0)
     tick(instance)
     assert health().unread_kept_until == "2026-01-01T01:00:00+00:00"
 

@@ -34,7 +34,7 @@ def test_defaults_embed_the_hub_and_keep_everything_in_data(tmp_path: Path) -> N
         ("TIDEWATCH_SPARK_CONF", "{oops", "TIDEWATCH_SPARK_CONF is refused: write a JSON object"),
         ("TIDEWATCH_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "x"}', "put it into core-site.xml"),
         ("TIDEWATCH_SUPERVISOR_STREAMS", "bronze", "TIDEWATCH_SUPERVISOR_STREAMS is refused: write a JSON array"),
-        ("TIDEWATCH_SUPERVISOR_STREAMS", '["gold"]', "Input should be 'bronze' or 'silver'"),
+        ("TIDEWATCH_SUPERVISOR_STREAMS", '["gold"]', "Input should be 'bronze', 'silver' or 'heartbeat'"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"a b": "STRING"}', "'a b' can't be a column"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"EventId": "STRING"}', "has a column EventId already"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"x": "STRING", "X": "STRING"}', "differ only in upper and lower case"),
@@ -85,10 +85,10 @@ def test_a_secret_is_in_no_error_and_no_representation(monkeypatch: pytest.Monke
 def test_the_env_file_counts_and_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("TIDEWATCH_HUB_PARTITIONS=7\nTIDEWATCH_BRONZE_MAX_RECORDS=70\nOTHER=x\n")
     monkeypatch.setenv("TIDEWATCH_BRONZE_MAX_RECORDS", "71")
-    monkeypatch.setenv("TIDEWATCH_HUB_PARTITIONS", "")  # so that monkeypatch removes what the file adds
-    monkeypatch.delenv("TIDEWATCH_HUB_PARTITIONS")
     settings = load_settings()
     assert (settings.hub.partitions, settings.bronze.max_records) == (7, 71)
+    (tmp_path / ".env").write_text("TIDEWATCH_HUB_PARTITIONS=8\n")
+    assert load_settings().hub.partitions == 8, "what is corrected in the file counts from then on"
 
 
 def test_the_documentation_lists_every_setting_as_it_is() -> None:

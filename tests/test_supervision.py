@@ -125,6 +125,22 @@ def test_every_death_and_every_hang_is_seen_and_cured(up: Rig, tmp_path: Path) -
     assert up.counts()["restarts_hung"] == 3 and up.counts()["restarts_lost"] >= 1
 
 
+@pytest.mark.timeout(900)
+def test_a_code_server_that_was_asked_to_end_is_replaced(tmp_path: Path) -> None:
+    """It lives on with its runs, and launches no more: a stream that fails then would never come back."""
+    with Rig(tmp_path / "home", TIDEWATCH_SUPERVISOR_STREAMS='["bronze", "heartbeat"]') as up:
+        up.wait_for_rows()
+        up.wait_for_rows("heartbeat")
+        asked, other = up.service(CODE_SERVER), up.holder("heartbeat")
+        os.kill(asked, signal.SIGTERM)
+        comes_back(up, lambda: os.killpg(up.holder().host.pid, signal.SIGKILL), "was killed by signal 9")
+        assert up.has_new_code_server(asked)
+        assert up.holder("heartbeat") == other and other.host.is_alive(), "the other stream was not hurt"
+        up.terminate()
+        wait_for("it is stopped", lambda: up.status()["state"] == "stopped by you", 60)
+        assert any("bronze stopped" in line for line in logs(up, up.runs()[0]["runId"]))
+
+
 CHECK = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name
     executionForLatestMaterialization { evaluation { success severity description } } } } } } }"""
 

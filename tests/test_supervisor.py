@@ -79,6 +79,11 @@ STARTED = run(RunState.STARTED, 3600)
         (Seen(run(RunState.STARTED, 5), STALE), CleanUp, "run an older"),
         (Seen(run(RunState.STARTED, 5), BY_HAND), LeaveAlone, "held by another"),
         (Seen(run(RunState.STARTED, 5), SeenLease("another run", run_active=True)), LeaveAlone, "held by another"),
+        (Seen(run(RunState.STARTED, 500), BY_HAND), LeaveAlone, "held by another"),
+        # Its host took the lease and froze before it could say so.
+        (Seen(run(RunState.STARTED, 5), SeenLease(None)), LeaveAlone, "is starting"),
+        (Seen(run(RunState.STARTED, 500), SeenLease(None)), Restart, "did not come up"),
+        (Seen(run(RunState.STARTED, 500), STALE), Restart, "did not come up"),
         (Seen(run(RunState.CANCELING), OURS, WELL), LeaveAlone, "is stopping"),
         (Seen(run(RunState.CANCELING, 46), OURS, WELL), CleanUp, "did not end in 45 s"),
         (Seen(run(RunState.CANCELING, worker=Life.DEAD), OURS, WELL), CleanUp, "was being terminated"),

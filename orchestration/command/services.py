@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from processes.child import end_group, spawn
+from processes.child import end_group, kill, spawn
 from processes.identity import ProcessIdentity
 
 STOP_SECONDS = 15
@@ -60,6 +60,11 @@ class Service:
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    def replace(self) -> None:
+        """Ends this one process, which is in nobody's use any more; what it started goes on."""
+        if identity := ProcessIdentity.of(self.pid):
+            kill(identity)
 
     def look_after(self) -> None:
         assert self.process is not None

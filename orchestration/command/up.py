@@ -22,6 +22,7 @@ from processes.identity import ProcessIdentity
 from processes.java import JavaMissing
 from processes.ports import answers, free_port, why_taken
 from settings import Settings, SettingsError
+from streaming.files import refusal_file
 
 LOOK_SECONDS = 1.0
 
@@ -111,12 +112,24 @@ def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.
         say("The Dagster UI answers")
     told: dict[str, str] = {}
     keeper = BrokerKeeper(broker) if broker is not None else None
+    refused = _refused_run(settings)
     while not stop.wait(LOOK_SECONDS):
+        if (newly := _refused_run(settings)) != refused:
+            say("The code server launches no more runs; it is replaced")
+            code_server.replace()
+            refused = newly
         for service in services:
             service.look_after()
         if keeper is not None:
             keeper.look_after()
         _tell_changes(settings, told)
+
+
+def _refused_run(settings: Settings) -> str | None:
+    try:
+        return refusal_file(settings.run_folder).read_text()
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager
