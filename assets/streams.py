@@ -30,10 +30,15 @@ LOOK_AGE_SECONDS = 120.0
 
 def stream_asset_specs() -> list[AssetSpec]:
     hubs = {hub for stream in STREAMS.values() for hub in stream.hubs}
+    queries = [query for stream in STREAMS.values() for query in stream.queries]
     return [
         *(
             AssetSpec(
-                hub_key(hub), group_name="hub", kinds={"kafka"}, description=f"The hub {hub}: records as they come"
+                hub_key(hub),
+                deps=[source_key(query) for query in queries if query.target == hub],
+                group_name="hub",
+                kinds={"kafka"},
+                description=f"The hub {hub}: records as they come",
             )
             for hub in sorted(hubs)
         ),
@@ -57,18 +62,19 @@ def observations(stream: StreamSpec, progress: StreamProgress) -> Iterator[Asset
     for query in stream.queries:
         done = progress.queries.get(query.name)
         if done is not None and done.batch is not None:
-            yield AssetObservation(table_key(query.table.name), metadata=_metadata(done))
+            yield AssetObservation(target_key(query), metadata=_metadata(done))
 
 
 def stream_checks() -> list[AssetChecksDefinition]:
-    """One a table. The supervisor reports them by itself; executed in the UI they tell what it saw last."""
+    """One a query, on what it writes. The supervisor reports them by itself; executed in the UI they tell what it saw
+    last."""
     return [_health_check(stream, query) for stream in STREAMS.values() for query in stream.queries]
 
 
 def health_evaluations(stream: StreamSpec, state: HealthState, sentence: str) -> Iterator[AssetCheckEvaluation]:
     for query in stream.queries:
         yield AssetCheckEvaluation(
-            asset_key=table_key(query.table.name),
+            asset_key=target_key(query),
             check_name=HEALTH_CHECK,
             passed=state in WELL,
             severity=_severity(state),
@@ -79,9 +85,9 @@ def health_evaluations(stream: StreamSpec, state: HealthState, sentence: str) ->
 
 def _health_check(stream: StreamSpec, query: QuerySpec) -> AssetChecksDefinition:
     @asset_check(
-        asset=table_key(query.table.name),
+        asset=target_key(query),
         name=HEALTH_CHECK,
-        description=f"How the stream {stream.name}, which writes this table, is; the supervisor reports it",
+        description=f"How the stream {stream.name}, which writes here, is; the supervisor reports it",
     )
     def check() -> AssetCheckResult:
         health = StreamHealth.read(StreamFiles(load_settings().run_folder, stream.name).health)
@@ -117,6 +123,11 @@ def source_key(query: QuerySpec) -> AssetKey:
     return hub_key(query.hub) if query.hub is not None else table_key(query.source_name)
 
 
+def target_key(query: QuerySpec) -> AssetKey:
+    """What shows how the query does: the hub, or the last table, that it writes to."""
+    return hub_key(query.target) if isinstance(query.target, str) else table_key(query.target.name)
+
+
 def table_key(name: str) -> AssetKey:
     return AssetKey(name.split("/"))
 
@@ -130,6 +141,7 @@ def figures(query: QueryProgress) -> dict[str, float | int | None]:
         "arriving rows per second": query.arriving_rows_per_second,
         "lag in records": query.lag_records,
         "lag in seconds": query.lag_seconds,
+        "end to end in seconds": query.end_to_end_seconds,
         "seconds until retention overtakes": query.retention_left_seconds(),
         "batch": query.batch,
         "batch in seconds": query.batch_seconds,

@@ -5,3 +5,5 @@ HEARTBEATS = "heartbeats"
 SENSORS = "sensors"
 
 INPUT_HUBS = (CLICKS, HEARTBEATS, SENSORS)
+
+MACHINE_STATUS = "machine-status"

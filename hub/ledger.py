@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -45,8 +45,8 @@ class Entry:
 class LedgerContents:
     run: str
     entries: list[Entry]
-    unconfirmed: frozenset[int]
-    """Numbers of records that were sent without an acknowledgement."""
+    unconfirmed: Mapping[int, dict[str, Any]]
+    """By their numbers what is known about records that were sent without an acknowledgement."""
     closed: bool
     """False when the writer was killed: records beyond the last line may have reached the hub."""
 
@@ -84,7 +84,7 @@ class LedgerWriter:
                 line |= {"partition": partition, "sequence_number": sequence_number, "enqueued_ms": enqueued_ms}
                 line |= {"digest": digest(body), "kind": kind, "about": about}
             case NotDelivered(reason=reason):
-                line |= {"error": reason}
+                line |= {"error": reason, "about": about}
                 self._waiting_failed += 1
         self._waiting.append(json.dumps(line, separators=(",", ":")))
 
@@ -137,12 +137,12 @@ def read_ledger(file: Path) -> LedgerContents:
             raise LedgerError(f"{file} is no ledger of version {VERSION}.")
     except StopIteration:
         raise LedgerError(f"{file} is empty, so it is no ledger.") from None
-    entries, unconfirmed, closed = [], set(), False
+    entries, unconfirmed, closed = [], {}, False
     for line in lines:
         if line.get("closed"):
             closed = True
         elif "error" in line:
-            unconfirmed.add(line["n"])
+            unconfirmed[line["n"]] = line.get("about", {})
         else:
             entries.append(
                 Entry(
@@ -156,7 +156,7 @@ def read_ledger(file: Path) -> LedgerContents:
                     about=line["about"],
                 )
             )
-    return LedgerContents(head["run"], entries, frozenset(unconfirmed), closed)
+    return LedgerContents(head["run"], entries, unconfirmed, closed)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

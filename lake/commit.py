@@ -96,16 +96,27 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
 def replace_days(
     rows: DataFrame, table: Table, lake_root: str, days: Collection[date], as_batch: tuple[str, int] | None = None
 ) -> None:
-    """Puts the rows in the place of all that the table has of these days, in one commit; all rows have to be of them.
-    As a batch it is done once: nothing happens when its writer already committed this version or a later one.
+    """Puts the rows in the place of all that the table has of these days; all rows have to be of them."""
+    _replace(rows, table, lake_root, sql_any_of(days), as_batch)
 
-    Call it with the table's lock held: Delta would let rows come in between that others append.
+
+def replace_all(rows: DataFrame, table: Table, lake_root: str, as_batch: tuple[str, int]) -> None:
+    """Puts the rows in the place of all that the table has."""
+    _replace(rows, table, lake_root, None, as_batch)
+
+
+def _replace(
+    rows: DataFrame, table: Table, lake_root: str, where: str | None, as_batch: tuple[str, int] | None
+) -> None:
+    """In one commit. As a batch it is done once: nothing happens when its writer already committed this version or a
+    later one.
+
+    Call it with the table's lock held, or as its only writer: Delta would let rows come in between that others append.
     """
     spark = rows.sparkSession
     transaction = delta_log(spark, table, lake_root).startTransaction()
     if as_batch and versions_of(transaction.snapshot()).get(as_batch[0], -1) >= as_batch[1]:
         return
-    where = sql_any_of(days)
     old = files_where(spark, transaction, where)
     schema = StructType.fromJson(json.loads(transaction.metadata().schemaString()))
     actions = transaction.writeFiles(_fitted(rows, table, schema)._jdf)

@@ -4,6 +4,7 @@ from settings.load import SettingsError, load_settings
 from settings.model import (
     BronzeSettings,
     DagsterSettings,
+    HeartbeatSettings,
     HubSettings,
     Settings,
     SilverSettings,
@@ -14,6 +15,7 @@ from settings.model import (
 __all__ = [
     "BronzeSettings",
     "DagsterSettings",
+    "HeartbeatSettings",
     "HubSettings",
     "Settings",
     "SettingsError",

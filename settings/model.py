@@ -21,7 +21,8 @@ TAKEN_COLUMNS = {
         "sequence_number",
         "date",
     ),
-    *("body", "ingest_time", "plain", "reason", "sentence", "_corrupt_record"),
+    *("body", "ingest_time", "plain", "reason", "sentence", "_corrupt_record", "_metadata", "file_name"),
+    *("json", "variant", "shape", "verdict", "wrong_types", "hash", "before", "after", "position", "related"),
 }
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -183,11 +184,49 @@ class SilverSettings(SettingsGroup):
         return fields
 
 
+class HeartbeatSettings(SettingsGroup):
+    """When a machine is taken for unhealthy, and how soon that is seen."""
+
+    trigger_seconds: float = setting(
+        1, "How often heartbeats are judged; 0 is as often as possible", production="0", ge=0
+    )
+    table_trigger_seconds: float = setting(
+        5, "How often changes of machines' health are written to silver", production="60", ge=0
+    )
+    max_records: int = setting(200_000, "Heartbeats that one batch takes at most", ge=1)
+    silence_seconds: float = setting(5, "A machine that is silent for so long is unhealthy", gt=0)
+    retirement_hours: float = setting(
+        24, "A machine that is silent for so long is retired: no more is known of it until it returns", gt=0
+    )
+    pulse_seconds: float = setting(
+        0.25,
+        "How often the stream sends a record of its own to each partition of heartbeats, by which it sees silence; 0 "
+        "where it may not send there, and then nothing tells the silence of a whole partition",
+        ge=0,
+        le=60,
+    )
+    buckets: int = setting(
+        2,
+        "Tasks that judge machines side by side; it counts when the stream starts for the first time",
+        production="the cores of the stream",
+        ge=1,
+        le=1000,
+    )
+
+    @model_validator(mode="after")
+    def _silence_before_retirement(self) -> Self:
+        if self.silence_seconds >= self.retirement_hours * 3600:
+            raise ValueError(
+                f"{PREFIX}HEARTBEAT_SILENCE_SECONDS must be shorter than {PREFIX}HEARTBEAT_RETIREMENT_HOURS"
+            )
+        return self
+
+
 class SupervisorSettings(SettingsGroup):
     """When a stream is started again, and when it is not."""
 
-    streams: list[Literal["bronze", "silver"]] = setting(
-        ["bronze", "silver"],
+    streams: list[Literal["bronze", "silver", "heartbeat"]] = setting(
+        ["bronze", "silver", "heartbeat"],
         "The streams to keep running here, as a JSON array; others run only while launched by hand",
     )
     first_wait_seconds: float = setting(
@@ -260,6 +299,7 @@ class Settings(BaseSettings):
     stream: StreamSettings = StreamSettings()
     bronze: BronzeSettings = BronzeSettings()
     silver: SilverSettings = SilverSettings()
+    heartbeat: HeartbeatSettings = HeartbeatSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     metrics: MetricsSettings = MetricsSettings()
     alert: AlertSettings = AlertSettings()

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hub import CLICKS, INPUT_HUBS
+from hub import CLICKS, HEARTBEATS, INPUT_HUBS, MACHINE_STATUS
+from lake import machines
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table, bronze_table
 from settings import Settings
@@ -14,12 +15,15 @@ class QuerySpec:
     name: str
     source: "str | Table"
     """The hub or the table that it reads."""
-    table: Table
-    """Whose commits tell which batches are done: the last that a batch is written to."""
+    target: "str | Table"
+    """The hub that it writes to; or the table whose commits tell which batches are done: the last that a batch is
+    written to."""
     plan: int
     """Raised with a change that Spark can't resume from; the query then starts a new checkpoint generation."""
     trigger_seconds: Callable[[Settings], float]
     also_writes: tuple[Table, ...] = ()
+    buckets: Callable[[Settings], int] = lambda settings: settings.spark.shuffle_partitions
+    """Into how many its state is divided, from the first start of a checkpoint on."""
     may_read_again: bool = False
     """True when records that it reads a second time change nothing, so that it can begin anew at any time."""
 
@@ -32,8 +36,14 @@ class QuerySpec:
         return self.source if isinstance(self.source, str) else self.source.name
 
     @property
+    def table(self) -> Table:
+        """Only of a query that writes to tables."""
+        assert isinstance(self.target, Table), f"{self.name} writes to the hub {self.target}"
+        return self.target
+
+    @property
     def tables(self) -> tuple[Table, ...]:
-        return (self.table, *self.also_writes)
+        return (*([self.target] if isinstance(self.target, Table) else []), *self.also_writes)
 
 
 @dataclass(frozen=True)
@@ -41,10 +51,14 @@ class StreamSpec:
     name: str
     description: str
     queries: tuple[QuerySpec, ...]
+    pulsed_hub: str | None = None
+    """The hub whose partitions the host keeps going; see `hub.pulses`."""
 
     @property
     def hubs(self) -> list[str]:
-        return [query.hub for query in self.queries if query.hub is not None]
+        """Those that it reads or writes, each once."""
+        ends = (end for query in self.queries for end in (query.source, query.target))
+        return list(dict.fromkeys(end for end in ends if isinstance(end, str)))
 
 
 def bronze_query(hub: str) -> QuerySpec:
@@ -83,4 +97,36 @@ SILVER = StreamSpec(
     ),
 )
 
-STREAMS = {stream.name: stream for stream in (BRONZE, SILVER)}
+HEARTBEAT = StreamSpec(
+    "heartbeat",
+    "Machine health from heartbeats: changes on the hub machine-status, and in silver",
+    (
+        QuerySpec(
+            "machine_health",
+            HEARTBEATS,
+            MACHINE_STATUS,
+            plan=1,
+            trigger_seconds=lambda settings: settings.heartbeat.trigger_seconds,
+            buckets=lambda settings: settings.heartbeat.buckets,
+        ),
+        QuerySpec(
+            "machine_status",
+            MACHINE_STATUS,
+            machines.MACHINE_STATUS,
+            plan=1,
+            trigger_seconds=lambda settings: settings.heartbeat.table_trigger_seconds,
+            also_writes=(machines.MACHINES, machines.quarantine_table(MACHINE_STATUS)),
+            may_read_again=True,
+        ),
+        QuerySpec(
+            "malformed_heartbeats",
+            HEARTBEATS,
+            machines.quarantine_table(HEARTBEATS),
+            plan=1,
+            trigger_seconds=lambda settings: settings.heartbeat.table_trigger_seconds,
+        ),
+    ),
+    pulsed_hub=HEARTBEATS,
+)
+
+STREAMS = {stream.name: stream for stream in (BRONZE, SILVER, HEARTBEAT)}

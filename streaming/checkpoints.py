@@ -33,6 +33,8 @@ class Generation:
     writer: str
     starts_at: Offsets | None
     created_at: str
+    buckets: int | None = None
+    """Into how many the state is divided, for a query that has buckets."""
 
 
 class QueryCheckpoints:
@@ -62,12 +64,12 @@ class QueryCheckpoints:
                 f"{file} is damaged ({error}): restore the checkpoint of {self._stream}/{self._query} from a backup."
             ) from error
 
-    def begin(self, plan: int, starts_at: Offsets | None, now: datetime) -> Generation:
+    def begin(self, plan: int, starts_at: Offsets | None, now: datetime, buckets: int | None = None) -> Generation:
         """Starts the next generation."""
         latest = self.latest()
         number = latest.number + 1 if latest else 1
         writer = f"{self._stream}.{self._query}.g{number}.{secrets.token_hex(6)}"
-        generation = Generation(number, plan, writer, starts_at, now.isoformat())
+        generation = Generation(number, plan, writer, starts_at, now.isoformat(), buckets)
         file = f"{self._folder_of(number)}/generation.json"
         try:
             self._files.write(file, json.dumps(asdict(generation)))

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hub import INPUT_HUBS
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher
@@ -17,7 +18,7 @@ from hub.topics import create_missing_topics, partition_counts
 from hub.traffic.run import sources
 from processes.ports import free_port
 from settings import HubSettings, Settings, SparkSettings
-from streaming.catalog import BRONZE, SILVER
+from streaming.catalog import STREAMS
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
 from streaming.session import JAVA_OPTIONS, close_session, spark_session
@@ -53,11 +54,10 @@ def archive_settings(home: Path, archive: Path) -> Settings:
 
 def _run_streams(settings: Settings) -> None:
     connection = HubConnection.from_settings(settings.hub)
-    hubs = BRONZE.hubs
-    create_missing_topics(connection, settings.hub, hubs)
+    create_missing_topics(connection, settings.hub, {hub for stream in STREAMS.values() for hub in stream.hubs})
     now = datetime.now(UTC)
     with KafkaPublisher(connection) as publisher:
-        for source in sources(hubs, rate=30, random_source=random.Random(0)):
+        for source in sources(INPUT_HUBS, rate=30, random_source=random.Random(0)):
             for planned in source.due(1, now):
                 publisher.publish(planned.record, lambda outcome: None)
     spark = spark_session(settings, "class-archive")
@@ -70,7 +70,7 @@ def _run_streams(settings: Settings) -> None:
         check_lease=lambda: None,
         now=datetime.now(UTC),
     )
-    for stream in (BRONZE, SILVER):
+    for stream in STREAMS.values():
         queries = [start_query(context, stream, query) for query in stream.queries]
         deadline = time.monotonic() + BATCH_SECONDS
         while not all(query.lastProgress for query in queries):

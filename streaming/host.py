@@ -1,6 +1,7 @@
 """The stream host: one process that runs one stream's queries until it is told to stop or one of them fails."""
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.connection import HubConnection
+from hub.pulses import Pulses
 from hub.topics import HubUnreachable, create_missing_topics, partition_counts, retention_seconds
 from lake.tables import Table
 from processes.identity import ProcessIdentity
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streaming.watch import ProgressWriter
+    from streaming.work import WorkMeter
 
 log = logging.getLogger("tidewatch")
 
@@ -41,6 +44,8 @@ TABLE_RETRY_SECONDS = 2
 CLOSE_SECONDS = 5
 LOOK_SECONDS = 0.2
 ALIVE_SECONDS = 2.0
+FOR_A_PERSON = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+"""Of what may be wrong with the home folder, what does not end by itself, as a full disk does."""
 # In the history of a table each commit then tells which run made it.
 COMMIT_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -106,9 +111,10 @@ class StreamHost:
             probe.write_bytes(b"x")
             probe.unlink()
         except OSError as error:
+            kind = FailureClass.SETTINGS if error.errno in FOR_A_PERSON else FailureClass.SURROUNDINGS
             raise StreamFailed(
                 Failure(
-                    FailureClass.SETTINGS,
+                    kind,
                     f"{self._stream.name}: the home folder {home} can't be written ({error.strerror}).",
                     "Free some space, give this account the right to write there, or set TIDEWATCH_HOME to another.",
                 )
@@ -182,7 +188,8 @@ class StreamHost:
         for spec in self._stream.queries:
             progress.expect(spec.name, spec.trigger_seconds(self._settings), kept.get(spec.source_name))
             try:
-                query = start_query(context, self._stream, spec)
+                with _alive_while_it_works(WorkMeter(spark.sparkContext), progress):
+                    query = start_query(context, self._stream, spec)
             except CheckpointError as error:
                 raise StreamFailed(Failure(FailureClass.CHECKPOINT, str(error), "", spec.name)) from error
             except SchemaMismatch as error:
@@ -192,6 +199,7 @@ class StreamHost:
         progress.phase(RUNNING)
         log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
         self._watch_sources(spark, connection, partitions, progress)
+        pulses = self._start_pulses(connection)
         meter, alive_at = WorkMeter(spark.sparkContext), 0.0
         while not self._stop.wait(LOOK_SECONDS):
             for query in queries:
@@ -202,6 +210,8 @@ class StreamHost:
                 progress.alive(*(query.name for query in queries if meter.got_on(query)))
                 alive_at = time.monotonic()
         progress.phase(STOPPING)
+        if pulses is not None:
+            pulses.stop()
         # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length.
         logging.getLogger().setLevel(logging.CRITICAL)
         log.info("%s stops after its running batches", self._stream.name)
@@ -213,6 +223,14 @@ class StreamHost:
             # The JVM went first. Whatever was running is done again after the next start.
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
         del lease
+
+    def _start_pulses(self, connection: HubConnection) -> Pulses | None:
+        hub, seconds = self._stream.pulsed_hub, self._settings.heartbeat.pulse_seconds
+        if hub is None or not seconds:
+            return None
+        pulses = Pulses(connection, hub, seconds, sender=self._run_id or f"{self._stream.name}-{os.getpid()}")
+        pulses.start()
+        return pulses
 
     def _watch_sources(
         self, spark: "SparkSession", connection: HubConnection, partitions: dict[str, int], progress: "ProgressWriter"
@@ -288,6 +306,24 @@ class StreamHost:
             failure.write(self._files.failure)
         except OSError as error:
             log.error("The failure can't be noted in %s: %s", self._files.failure, error)
+
+
+@contextlib.contextmanager
+def _alive_while_it_works(meter: "WorkMeter", progress: "ProgressWriter") -> Iterator[None]:
+    """What a query does before it starts may take long: while its tasks end one after the other, it is no hang."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(Exception):  # a JVM that does not answer is what the host's own calls tell of
+            while not over.wait(ALIVE_SECONDS):
+                if meter.got_on(None):
+                    progress.alive()
+
+    threading.Thread(target=watch, name="start-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _failure_of(query: "StreamingQuery", stream: str) -> Failure:

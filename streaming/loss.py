@@ -42,12 +42,13 @@ def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> lis
         raise CheckpointError(
             f"{stream.name}/{query.name} has no checkpoint, so that it begins at the hub's start anyway."
         )
-    in_table = committed_version(spark, query.table, settings.lake_root, latest.writer)
+    writes_table = not isinstance(query.target, str)
+    in_table = committed_version(spark, query.table, settings.lake_root, latest.writer) if writes_table else None
     ended = (checkpoints.end_offsets(latest, in_table, hub) or {}).get(hub, {})
     ranges = offset_ranges(HubConnection.from_settings(settings.hub), hub)
     starts, skipped = resume_points({int(name): offset for name, offset in ended.items()}, ranges)
     offsets = {hub: {str(partition): offset for partition, offset in starts.items()}}
-    checkpoints.begin(query.plan, offsets, datetime.now(UTC))
+    checkpoints.begin(query.plan, offsets, datetime.now(UTC), query.buckets(settings))
     del lease
     return skipped
 

@@ -1,6 +1,7 @@
 """Starts the queries of a stream: generation, plan, trigger and checkpoint put together."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -8,16 +9,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 from lake.commit import committed_version, has_rows
 from streaming.activity_query import activity_plan
 from streaming.bronze import bronze_plan
-from streaming.catalog import BRONZE, SILVER, QuerySpec, StreamSpec
-from streaming.checkpoints import CheckpointError, Generation, QueryCheckpoints
+from streaming.catalog import BRONZE, HEARTBEAT, SILVER, QuerySpec, StreamSpec
+from streaming.checkpoints import CheckpointError, Generation, Offsets, QueryCheckpoints
 from streaming.clicks_query import clicks_plan
+from streaming.machine_queries import health_plan, malformed_plan, status_plan
 from streaming.query_plan import Planner, QueryContext
 
 PLANNERS: Mapping[tuple[str, str], Planner] = {
     **{(BRONZE.name, query.name): bronze_plan for query in BRONZE.queries},
     (SILVER.name, "clicks"): clicks_plan,
     (SILVER.name, "click_activity"): activity_plan,
+    (HEARTBEAT.name, "machine_health"): health_plan,
+    (HEARTBEAT.name, "machine_status"): status_plan,
+    (HEARTBEAT.name, "malformed_heartbeats"): malformed_plan,
 }
+
+
+TASKS = "spark.sql.shuffle.partitions"
 
 
 class StopRequested(Exception):
@@ -31,10 +39,15 @@ def start_query(
     planner: Planner | None = None,
     *,
     until_done: bool = False,
+    begins_at: Offsets | None = None,
 ) -> StreamingQuery:
-    """Starts it in a FAIR pool of its own. With `until_done` it ends by itself when it has done what was there."""
+    """Starts it in a FAIR pool of its own. With `until_done` it ends by itself when it has done what was there.
+    `begins_at` counts for a query without any checkpoint, which begins at the source's start otherwise."""
     spark, settings = context.spark, context.settings
     checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, stream.name, query.name)
+    if begins_at is not None and checkpoints.latest() is None:
+        buckets = query.buckets(settings)
+        checkpoints.begin(query.plan, begins_at, context.now, buckets)
     generation = current_generation(context, checkpoints, stream, query)
     plan = (planner or PLANNERS[stream.name, query.name])(context, query, generation)
 
@@ -45,14 +58,21 @@ def start_query(
         plan.commit(batch, number)
 
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{stream.name}.{query.name}")
+    tasks = spark.conf.get(TASKS) or settings.spark.shuffle_partitions
+    spark.conf.set(TASKS, plan.tasks or tasks)  # the query takes it over when it starts
     writer = (
         plan.rows.writeStream.queryName(query.name)
         .foreachBatch(commit)
         .option("checkpointLocation", checkpoints.location(generation))
     )
     if until_done:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds").start()
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds")
+    try:
+        return writer.start()
+    finally:
+        spark.conf.set(TASKS, tasks)
 
 
 def current_generation(
@@ -60,7 +80,12 @@ def current_generation(
 ) -> Generation:
     """The generation to run: the latest, or the next where the plan changed or none was there yet."""
     spark, root = context.spark, context.settings.lake_root
+    begin = partial(checkpoints.begin, query.plan, now=context.now, buckets=query.buckets(context.settings))
     latest = checkpoints.latest()
+    if isinstance(query.target, str):
+        if latest is None or latest.plan == query.plan:
+            return latest or begin(None)
+        return begin(checkpoints.end_offsets(latest, None, query.source_name))
     if latest is None:
         if not query.may_read_again and has_rows(spark, query.table, root):
             raise CheckpointError(
@@ -68,10 +93,10 @@ def current_generation(
                 "hub from its start would write them twice. Restore the checkpoint from a backup, or move the table "
                 "away to begin anew."
             )
-        return checkpoints.begin(query.plan, None, context.now)
+        return begin(None)
     version = committed_version(spark, query.table, root, latest.writer)
     if version is None and checkpoints.has_commits(latest) and query.may_read_again:
-        return checkpoints.begin(query.plan, None, context.now)
+        return begin(None)
     if version is None and checkpoints.has_commits(latest):
         raise CheckpointError(
             f"{stream.name}/{query.name} has a checkpoint, but {query.table.path(root)} does not have what it wrote: "
@@ -81,4 +106,4 @@ def current_generation(
         )
     if latest.plan == query.plan:
         return latest
-    return checkpoints.begin(query.plan, checkpoints.end_offsets(latest, version, query.source_name), context.now)
+    return begin(checkpoints.end_offsets(latest, version, query.source_name))

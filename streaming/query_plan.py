@@ -29,7 +29,9 @@ class QueryContext:
 class QueryPlan:
     rows: DataFrame
     commit: Callable[[DataFrame, int], None]
-    """Writes a batch exactly once, whenever and however often it is called with it."""
+    """Writes a batch exactly once, whenever and however often it is called with it; to a hub at least once."""
+    tasks: int | None = None
+    """After a shuffle, where the settings do not say."""
 
 
 Planner = Callable[[QueryContext, QuerySpec, Generation], QueryPlan]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,9 @@ def spark_session(settings: Settings, application: str) -> SparkSession:
     """Its scratch files are in a folder of this process, which `clear_scratch` removes when the process is gone."""
     scratch = settings.run_folder / application / SCRATCH / str(os.getpid())
     scratch.mkdir(parents=True, exist_ok=True)
+    if settings.spark.master.startswith("local"):
+        # Of the processes that run stateful processors; PySpark takes the first python3 on the path otherwise.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(settings.spark.master).appName(f"tidewatch-{application}")
     for name, value in (session_configuration(settings, scratch) | settings.spark.conf).items():
         builder = builder.config(name, value)

@@ -3,13 +3,16 @@
 import json
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from hub.connection import HubConnection
 from lake.commit import newest_version
 from lake.tables import Table
-from streaming.checkpoints import VERSION, Offsets
+from streaming.checkpoints import VERSION, Generation, Offsets
+from streaming.query_plan import QueryContext
 
 EARLIEST = -2
+NEWEST_RECORDS = "newest_records"
 # A task that has read its last record asks for more before it ends: at a hub's end it would wait for half a second.
 FETCH_WAIT_MS = 20
 
@@ -30,6 +33,20 @@ def hub_records(
         .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
         .load()
     )
+
+
+def planned_records(context: QueryContext, hub: str, generation: Generation, max_records: int) -> DataFrame:
+    """From where the generation begins."""
+    starts_at = complete_offsets(generation.starts_at, context.partitions) if generation.starts_at else None
+    return hub_records(context.spark, context.connection, hub, starts_at=starts_at, max_records=max_records)
+
+
+def observe_newest(rows: DataFrame, partitions: int, time: str = "enqueued_time") -> DataFrame:
+    """Has each batch tell the enqueued time of the newest record of each partition, in columns p0, p1, …"""
+    newest = [
+        F.max(F.when(F.col("partition") == number, F.col(time))).alias(f"p{number}") for number in range(partitions)
+    ]
+    return rows.observe(NEWEST_RECORDS, *newest)
 
 
 def complete_offsets(offsets: Offsets, partitions: dict[str, int]) -> Offsets:

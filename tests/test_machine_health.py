@@ -8,6 +8,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake import machine_audit
 from streaming.machine_health import BEAT, KNOWN, Machines, Patience, Status, frame, judge
 
 SILENCE, RETIREMENT = 5, 20
@@ -21,33 +22,17 @@ Batches = list[list[Record]]
 
 
 def reference(records: Sequence[Record], up_to: int) -> list[Change]:
-    """The story of each machine, told heartbeat by heartbeat."""
-    told: list[Change] = []
-    for machine in sorted({machine for machine, _, _ in records if machine}):
-        status, last = Status.UNKNOWN, 0
-        for at in sorted(at for name, _, at in records if name == machine and at <= up_to):
-            if status is not Status.UNKNOWN:
-                status = _silence(told, machine, status, last, at)
-            if status is Status.UNKNOWN:
-                told.append((machine, Status.UNKNOWN, Status.INITIALIZING, at, at))
-                status = Status.INITIALIZING
-            elif status is not Status.HEALTHY:
-                told.append((machine, status, Status.HEALTHY, at, at))
-                status = Status.HEALTHY
-            last = at
-        if status is not Status.UNKNOWN:
-            _silence(told, machine, status, last, up_to)
-    return told
+    """The story of each machine, told heartbeat by heartbeat, as the audit tells it."""
+    patience = machine_audit.Patience(SILENCE, RETIREMENT)
+    return [
+        (machine, _status(change.previous), _status(change.status), change.since, change.last_heartbeat)
+        for machine in sorted({machine for machine, _, _ in records if machine})
+        for change in machine_audit.story([at for name, _, at in records if name == machine], patience, up_to)
+    ]
 
 
-def _silence(told: list[Change], machine: str, status: Status, last: int, now: int) -> Status:
-    if now - last >= SILENCE:
-        told.append((machine, status, Status.UNHEALTHY, last + SILENCE, last))
-        status = Status.UNHEALTHY
-    if now - last >= RETIREMENT:
-        told.append((machine, Status.UNHEALTHY, Status.RETIRED, last + RETIREMENT, last))
-        status = Status.UNKNOWN
-    return status
+def _status(name: str | None) -> Status:
+    return Status[name.upper()] if name else Status.UNKNOWN
 
 
 def as_frame(records: Iterable[Record]) -> pd.DataFrame:

@@ -14,19 +14,21 @@ from hub.ledger import LedgerWriter
 from hub.publisher import NotDelivered, Outcome, Publisher
 from hub.traffic.clicks import Clicks
 from hub.traffic.faults import Faults
-from hub.traffic.heartbeats import Heartbeats
+from hub.traffic.heartbeats import MACHINE, Heartbeats
 from hub.traffic.planned import Planned, Source
 from hub.traffic.sensors import Sensors
 
 TICK_SECONDS = 0.02
 
 
-def sources(hubs: Sequence[str], rate: float, random_source: random.Random) -> list[Source]:
-    """Generators for these hubs that share `rate` records a second evenly."""
+def sources(hubs: Sequence[str], rate: float, random_source: random.Random, run: str | None = None) -> list[Source]:
+    """Generators for these hubs that share `rate` records a second evenly. The machines of a named run are its own, so
+    that its ledger has all their heartbeats."""
+    machine = f"{MACHINE}{run}-" if run else MACHINE
     share = rate / len(hubs)
     made: dict[str, Callable[[], Source]] = {
         CLICKS: lambda: Clicks(share, random_source),
-        HEARTBEATS: lambda: Heartbeats(max(1, round(share)), random_source),
+        HEARTBEATS: lambda: Heartbeats(max(1, round(share)), random_source, machine),
         SENSORS: lambda: Sensors(share, random_source),
     }
     return [made[hub]() for hub in INPUT_HUBS if hub in hubs]

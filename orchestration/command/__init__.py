@@ -54,7 +54,7 @@ def doctor() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
 def status(as_json: bool) -> None:
     """Show every stream: state, age of the last batch, rows a second, lag, state size."""
-    from orchestration.command.status import as_table, stream_states, to_json
+    from orchestration.command.status import as_table, machines_line, stream_states, to_json
 
     settings = settings_or_exit()
     if not settings.run_folder.exists():
@@ -63,6 +63,8 @@ def status(as_json: bool) -> None:
         )
     states = stream_states(settings)
     click.echo(to_json(states) if as_json else as_table(states))
+    if not as_json and (machines := machines_line(settings)):
+        click.echo(machines)
 
 
 @tidewatch.command()
@@ -114,6 +116,20 @@ def traffic(
         send(settings_or_exit(), plan)
     except TrafficError as error:
         raise click.ClickException(str(error)) from None
+
+
+@tidewatch.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+def machine(name: str, as_json: bool) -> None:
+    """What the heartbeat stream remembers of a machine, from its checkpoint."""
+    from orchestration.command.machine import MachineError, as_report, look_up, to_json
+
+    try:
+        found = look_up(settings_or_exit(), name)
+    except MachineError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(to_json(found) if as_json else as_report(found))
 
 
 @tidewatch.command("accept-loss")

@@ -1,6 +1,7 @@
 """`tidewatch audit`: a ledger against bronze, silver and quarantine."""
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -9,17 +10,20 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from hub import CLICKS
+from hub import CLICKS, HEARTBEATS
 from hub.ledger import TRACE_HEADER, Entry, LedgerContents, digest, read_ledger
 from hub.traffic.planned import BAD
 from lake.audit import Acknowledged, TableAudit, audit_bronze, places_in_bronze
 from lake.click_audit import Place, SentClick, audit_clicks, click_places
+from lake.machine_audit import Patience, audit_machines, audit_quarantine
 from lake.tables import bronze_table
 from settings import Settings
 
 LOOK_SECONDS = 2
 SAY_SECONDS = 15
 BATCH_SECONDS = 20
+# What a killed sender had sent without an acknowledgement is not in its ledger.
+UNACKNOWLEDGED_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,12 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Calla
     for entry in contents.entries:
         by_hub[entry.hub].append(Acknowledged(entry.number, entry.partition, entry.sequence_number, entry.digest))
     wait = Wait(time.monotonic() + wait_seconds, say)
-    for hub, records in by_hub.items():
+    in_bronze = {
+        hub: records
+        for hub, records in sorted(by_hub.items())
+        if "bronze" in settings.supervisor.streams or places_in_bronze(bronze_table(hub), settings.lake_root)
+    }
+    for hub, records in in_bronze.items():
         wanted = {(record.partition, record.sequence_number) for record in records}
         wait.for_all(wanted, partial(places_in_bronze, bronze_table(hub), settings.lake_root), f"bronze/{hub}")
 
@@ -55,16 +64,49 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Calla
 
     tables = [
         audit_bronze(bronze_table(hub), settings.lake_root, records, digest, number_of, may_be_unconfirmed)
-        for hub, records in sorted(by_hub.items())
+        for hub, records in in_bronze.items()
     ]
     clicks = [_sent(entry) for entry in contents.entries if entry.hub == CLICKS]
     if clicks and ("silver" in settings.supervisor.streams or click_places(settings.lake_root)):
         wait.for_all({click.place for click in clicks}, partial(click_places, settings.lake_root), "silver")
-        in_bronze = partial(places_in_bronze, bronze_table(CLICKS), settings.lake_root)
+        of_bronze = partial(places_in_bronze, bronze_table(CLICKS), settings.lake_root)
         horizon = timedelta(minutes=settings.silver.watermark_minutes)
-        audit = partial(audit_clicks, settings.lake_root, clicks, in_bronze, horizon)
+        audit = partial(audit_clicks, settings.lake_root, clicks, of_bronze, horizon)
         tables.append(wait.until_clean(audit, "silver has a batch in all of its tables"))
+    if "heartbeat" in settings.supervisor.streams and HEARTBEATS in by_hub:
+        tables += _audit_machines(settings, contents, wait)
     return AuditResult(contents.closed, len(contents.entries), tables, wait.in_vain)
+
+
+def _audit_machines(settings: Settings, contents: LedgerContents, wait: "Wait") -> list[TableAudit]:
+    chosen, root = settings.heartbeat, settings.lake_root
+    patience = Patience(round(chosen.silence_seconds * 1000), round(chosen.retirement_hours * 3_600_000))
+    beats: dict[str, list[int]] = defaultdict(list)
+    good, spoiled = set(), set()
+    for entry in contents.entries:
+        if entry.hub == HEARTBEATS and entry.kind.startswith(BAD):
+            spoiled.add((entry.partition, entry.sequence_number))
+        elif entry.hub == HEARTBEATS:
+            good.add((entry.partition, entry.sequence_number))
+            beats[entry.about["id"]].append(entry.enqueued_ms)
+    for about in contents.unconfirmed.values():  # the hub may have them, and nobody knows when
+        beats.pop(about.get("id", ""), None)
+    last = max((times[-1] for times in beats.values()), default=0)
+    # The clock of silence goes on beyond the last heartbeat only while pulses do.
+    told_up_to = last + patience.silence if chosen.pulse_seconds else last - patience.silence
+    of_machines = partial(
+        audit_machines,
+        root,
+        beats,
+        patience,
+        told_up_to=told_up_to,
+        sure_up_to=math.inf if contents.closed else last - UNACKNOWLEDGED_MS,
+    )
+    of_quarantine = partial(audit_quarantine, HEARTBEATS, root, good, spoiled)
+    return [
+        wait.until_clean(of_machines, "every change of a machine's health is in silver"),
+        wait.until_clean(of_quarantine, "every spoiled heartbeat is in quarantine"),
+    ]
 
 
 def as_report(result: AuditResult) -> str:

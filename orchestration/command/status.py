@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
+from lake.machines import machines_by_status
 from settings import Settings
 from streaming.catalog import STREAMS
 from streaming.failures import Failure
@@ -72,6 +73,13 @@ def as_table(states: list[StreamState]) -> str:
         if state.unread_kept_until:
             lines.append(f"  the hub keeps what is not read yet at least until {state.unread_kept_until[:19]} UTC")
     return "\n".join(lines)
+
+
+def machines_line(settings: Settings) -> str | None:
+    """How many machines are how, None where nobody knows of any."""
+    counts = machines_by_status(settings.lake_root) if "://" not in settings.lake_root else {}
+    told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    return f"machines: {told}" if told else None
 
 
 def _state(files: StreamFiles, now: datetime) -> StreamState:

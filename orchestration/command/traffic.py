@@ -55,7 +55,8 @@ def send(settings: Settings, plan: TrafficPlan) -> None:
             run = TrafficRun(publisher, ledger)
             _stop_on_signals(run)
             progress = stack.enter_context(_progress(run, plan.seconds))
-            run.run(sources(hubs, plan.rate, random_source), faults, plan.seconds or math.inf, progress)
+            traffic = sources(hubs, plan.rate, random_source, ledger.run if ledger else None)
+            run.run(traffic, faults, plan.seconds or math.inf, progress)
         except (LedgerError, PublishError) as error:
             raise TrafficError(str(error)) from error
     click.echo(f"{run.acknowledged:,} records acknowledged, {run.failed:,} not", err=True)

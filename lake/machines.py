@@ -1,0 +1,65 @@
+"""What heartbeats become: every change of a machine's health, and how each machine is now."""
+
+from collections import Counter
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from lake.silver import BY_RECORD, DATE, PLACE, PROCESSING_TIME
+from lake.tables import STREAMED, Column, Table, streamed
+
+MACHINE = (
+    Column("machine_name", "STRING", "The machine"),
+    Column("previous", "STRING", "Its status before; null for a machine that is new, or was retired"),
+    Column("status", "STRING", "Initializing, Healthy, Unhealthy or Retired"),
+    Column("since", "TIMESTAMP", "Since when it has this status, by the hub's clock"),
+    Column("last_heartbeat", "TIMESTAMP", "Its last heartbeat up to then"),
+    Column("detected_at", "TIMESTAMP", "When the stream told it first"),
+)
+
+MACHINE_STATUS = Table(
+    "silver/machine_status",
+    "Every change of every machine's health, once",
+    (
+        Column("id", "STRING", "The change's id: the same whenever the change is told"),
+        *MACHINE,
+        *PLACE,
+        Column("date", "DATE", "The day (UTC) of since"),
+    ),
+    partitioned_by=("date",),
+    properties=streamed("since", "partition", "sequence_number"),
+)
+
+MACHINES = Table(
+    "silver/machines",
+    "How every machine is now, as of its last change; retired ones are left out",
+    MACHINE,
+    properties=STREAMED,
+)
+
+
+def quarantine_table(hub: str) -> Table:
+    return Table(
+        f"quarantine/{hub.replace('-', '_')}",
+        f"Records of the hub {hub} that can't be read, with the reason",
+        (
+            Column("body", "BINARY", "The record's bytes, unchanged"),
+            Column("reason", "STRING", "Why it is here, as a code"),
+            Column("sentence", "STRING", "Why it is here, for people"),
+            PROCESSING_TIME,
+            *PLACE,
+            DATE,
+        ),
+        partitioned_by=("date",),
+        properties=streamed(*BY_RECORD),
+    )
+
+
+def machines_by_status(lake_root: str) -> dict[str, int]:
+    """How many machines there are of each status, read without Spark."""
+    try:
+        table = DeltaTable(MACHINES.path(lake_root))
+    except TableNotFoundError:
+        return {}
+    statuses = table.to_pyarrow_dataset().to_table(columns=["status"])["status"].to_pylist()
+    return dict(Counter(statuses).most_common())
