@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from hub.connection import HubConnection
-from hub.topics import HubUnreachable, partition_counts
 from hub.traffic.planned import timestamp
 
 log = logging.getLogger("tidewatch")
@@ -22,6 +21,7 @@ log = logging.getLogger("tidewatch")
 DELIVERY_SECONDS = 2
 PARTITIONS_ASKED_SECONDS = 10.0
 SAY_AGAIN_SECONDS = 60.0
+FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 
 class Pulses:
@@ -32,7 +32,9 @@ class Pulses:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulses", daemon=True)
         self._partitions, self._asked = 0, 0.0
-        self._refused: tuple[str, float] | None = None
+        self._said: tuple[int, float] | None = None
+        self.forbidden: str | None = None
+        """Why the hub refuses pulses, where that does not end by itself."""
         self._producer = Producer(
             {
                 **connection.client_options(),
@@ -58,10 +60,11 @@ class Pulses:
             began = time.monotonic()
             try:
                 if began - self._asked >= PARTITIONS_ASKED_SECONDS or not self._partitions:
-                    self._partitions, self._asked = partition_counts(self._connection).get(self._hub, 0), began
+                    topics = self._producer.list_topics(self._hub, timeout=DELIVERY_SECONDS).topics
+                    self._partitions, self._asked = len(topics[self._hub].partitions), began
                 self._send()
-            except HubUnreachable:
-                pass  # others tell of it
+            except KafkaException as error:
+                self._say(error.args[0])
             except Exception:
                 log.exception("Pulses can't be sent to %s; tried again", self._hub)
             due = max(0.0, self._seconds - (time.monotonic() - began))
@@ -72,25 +75,24 @@ class Pulses:
         for partition in range(self._partitions):
             try:
                 self._producer.produce(self._hub, body, partition=partition, on_delivery=self._told)
-            except (BufferError, KafkaException) as error:
-                self._say(str(error))
+            except BufferError:
+                pass  # what waits there is older
+            except KafkaException as error:
+                self._say(error.args[0])
         self._producer.poll(0)
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._say(error.str())
+            self._say(error)
 
-    def _say(self, reason: str) -> None:
+    def _say(self, error: KafkaError) -> None:
         """Not at every pulse."""
+        if error.code() in FORBIDDEN:
+            self.forbidden = error.str()
         now = time.monotonic()
-        if self._refused is None or self._refused[0] != reason or now - self._refused[1] > SAY_AGAIN_SECONDS:
-            self._refused = reason, now
-            log.warning(
-                "The hub takes no pulse on %s (%s): silence of all machines can't be told meanwhile. Where this "
-                "account may not send there, set TIDEWATCH_HEARTBEAT_PULSE_SECONDS=0.",
-                self._hub,
-                reason,
-            )
+        if self._said is None or self._said[0] != error.code() or now - self._said[1] > SAY_AGAIN_SECONDS:
+            self._said = error.code(), now
+            log.warning("The hub takes no pulse on %s (%s): no change is told meanwhile.", self._hub, error.str())
 
 
 def pulse(sender: str, now: datetime) -> bytes:

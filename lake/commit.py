@@ -100,7 +100,7 @@ def replace_days(
     _replace(rows, table, lake_root, sql_any_of(days), as_batch)
 
 
-def replace_all(rows: DataFrame, table: Table, lake_root: str, as_batch: tuple[str, int]) -> None:
+def replace_all(rows: DataFrame, table: Table, lake_root: str, as_batch: tuple[str, int] | None = None) -> None:
     """Puts the rows in the place of all that the table has."""
     _replace(rows, table, lake_root, None, as_batch)
 

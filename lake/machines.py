@@ -5,7 +5,7 @@ from collections import Counter
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from lake.silver import BY_RECORD, DATE, PLACE, PROCESSING_TIME
+from lake.silver import BY_RECORD, DATE, PLACE, PROCESSING_TIME, QUARANTINED
 from lake.tables import STREAMED, Column, Table, streamed
 
 MACHINE = (
@@ -42,14 +42,7 @@ def quarantine_table(hub: str) -> Table:
     return Table(
         f"quarantine/{hub.replace('-', '_')}",
         f"Records of the hub {hub} that can't be read, with the reason",
-        (
-            Column("body", "BINARY", "The record's bytes, unchanged"),
-            Column("reason", "STRING", "Why it is here, as a code"),
-            Column("sentence", "STRING", "Why it is here, for people"),
-            PROCESSING_TIME,
-            *PLACE,
-            DATE,
-        ),
+        (*QUARANTINED, PROCESSING_TIME, *PLACE, DATE),
         partitioned_by=("date",),
         properties=streamed(*BY_RECORD),
     )

@@ -77,13 +77,17 @@ CLICK_DUPLICATES = Table(
     properties=streamed(*BY_RECORD),
 )
 
+QUARANTINED = (
+    Column("body", "BINARY", "The record's bytes, unchanged"),
+    Column("reason", "STRING", "Why it is here, as a code"),
+    Column("sentence", "STRING", "Why it is here, for people"),
+)
+
 CLICK_QUARANTINE = Table(
     "quarantine/clicks",
     "Records of the hub clicks that are no valid clicks, with the reason",
     (
-        Column("body", "BINARY", "The record's bytes, unchanged"),
-        Column("reason", "STRING", "Why it is here, as a code"),
-        Column("sentence", "STRING", "Why it is here, for people"),
+        *QUARANTINED,
         Column("schema_version", "STRING", "The schema that the record was read with"),
         PROCESSING_TIME,
         *PLACE,

@@ -24,6 +24,8 @@ class QuerySpec:
     also_writes: tuple[Table, ...] = ()
     buckets: Callable[[Settings], int] = lambda settings: settings.spark.shuffle_partitions
     """Into how many its state is divided, from the first start of a checkpoint on."""
+    ends_up_in: Table | None = None
+    """For a query that writes to a hub: the table that another query carries it to."""
     may_read_again: bool = False
     """True when records that it reads a second time change nothing, so that it can begin anew at any time."""
 
@@ -108,6 +110,7 @@ HEARTBEAT = StreamSpec(
             plan=1,
             trigger_seconds=lambda settings: settings.heartbeat.trigger_seconds,
             buckets=lambda settings: settings.heartbeat.buckets,
+            ends_up_in=machines.MACHINE_STATUS,
         ),
         QuerySpec(
             "machine_status",

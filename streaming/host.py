@@ -205,6 +205,15 @@ class StreamHost:
             for query in queries:
                 if not query.isActive:
                     raise StreamFailed(_failure_of(query, self._stream.name))
+            if pulses is not None and pulses.forbidden:
+                raise StreamFailed(
+                    Failure(
+                        FailureClass.SETTINGS,
+                        f"{self._stream.name}: this account may not send to the hub {self._stream.pulsed_hub} "
+                        f"({pulses.forbidden}), but without pulses a quiet partition holds up all others.",
+                        "Give it the right to send there, or set TIDEWATCH_HEARTBEAT_PULSE_SECONDS=0.",
+                    )
+                )
             if time.monotonic() - alive_at >= ALIVE_SECONDS:
                 # Reached only when the JVM answered, so it speaks for both.
                 progress.alive(*(query.name for query in queries if meter.got_on(query)))

@@ -8,7 +8,7 @@ from streaming.strict_json import TEXT, sql_text
 
 FIELDS = f"id STRING, {CHANGES}"
 NEEDED = ("id", "machine_name", "status", "since", "last_heartbeat", "detected_at")
-TIMES = "map('timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\")"
+TIMES = "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""
 # Of changes at one moment, the order in which they can follow each other.
 RANK = "array_position(array('Unhealthy', 'Retired', 'Initializing', 'Healthy'), status)"
 UNREADABLE = "The record is no change of a machine's health as the stream heartbeat writes them."
@@ -19,14 +19,17 @@ def as_records(changes: DataFrame) -> DataFrame:
     return (
         changes.selectExpr("md5(concat_ws('|', machine_name, status, unix_micros(since))) AS id", "*")
         .select("machine_name", F.struct("*").alias("change"))
-        .selectExpr("cast(machine_name AS BINARY) AS key", f"to_json(change, {TIMES}) AS value")
+        .selectExpr(
+            "cast(machine_name AS BINARY) AS key",
+            f"to_json(change, map({TIMES}, 'ignoreNullFields', 'false')) AS value",
+        )
     )
 
 
 def from_records(records: DataFrame) -> DataFrame:
     """Adds `change`, null where the record's `body` is none."""
     complete = " AND ".join(f"json.{name} IS NOT NULL" for name in NEEDED)
-    return records.selectExpr("*", f"from_json({TEXT}, {sql_text(FIELDS)}, {TIMES}) AS json").selectExpr(
+    return records.selectExpr("*", f"from_json({TEXT}, {sql_text(FIELDS)}, map({TIMES})) AS json").selectExpr(
         *records.columns, f"CASE WHEN {complete} THEN json END AS change"
     )
 

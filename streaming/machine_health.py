@@ -79,9 +79,10 @@ def judge(before: Machines, records: pd.DataFrame, patience: Patience, *, one_cl
     Without `one_clock` a machine's silence is judged by its own partition alone: one without records then holds up no
     other, but a machine that moves to another looks silent.
     """
-    clocks = _advanced(before.clocks, records)
+    judged = dict.fromkeys(before.clocks, min(before.clocks.values(), default=0)) if one_clock else before.clocks
+    clocks = _advanced(before.clocks, judged, records)
     beats = records.loc[records["machine"].notna().to_numpy(), list(BEAT)]
-    beats = beats.assign(at=_not_before(before.clocks, beats))
+    beats = beats.assign(at=_not_before(judged, beats))
     if len(before.waiting):
         beats = pd.concat([before.waiting, beats], ignore_index=True)
     ready = beats["at"].to_numpy() <= _judged_up_to(clocks, beats, one_clock=one_clock)
@@ -91,17 +92,18 @@ def judge(before: Machines, records: pd.DataFrame, patience: Patience, *, one_cl
     return Told(Machines(known, beats[~ready].reset_index(drop=True), clocks), changes)
 
 
-def _advanced(clocks: Mapping[int, int], records: pd.DataFrame) -> dict[int, int]:
+def _advanced(clocks: Mapping[int, int], judged: Mapping[int, int], records: pd.DataFrame) -> dict[int, int]:
+    """A clock that was ahead of the time and was set right goes back, as far as nothing was judged by it."""
     newest = records.groupby("partition", sort=False)["at"].max()
     advanced = dict(clocks)
     for partition, at in zip(newest.index.tolist(), newest.tolist(), strict=True):
-        advanced[partition] = max(at, advanced.get(partition, at))
+        advanced[partition] = max(at, judged.get(partition, at))
     return advanced
 
 
-def _not_before(clocks: Mapping[int, int], beats: pd.DataFrame) -> Micros:
+def _not_before(judged: Mapping[int, int], beats: pd.DataFrame) -> Micros:
     """A hub whose clock was set back tells no times before those that were judged."""
-    read = beats["partition"].map(clocks).fillna(0).to_numpy(np.int64)
+    read = beats["partition"].map(judged).fillna(0).to_numpy(np.int64)
     later: Micros = np.maximum(beats["at"].to_numpy(np.int64), read)
     return later
 

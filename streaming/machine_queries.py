@@ -4,6 +4,7 @@ Changes are told on the hub first, so that nobody waits for a table: at least on
 reads them from there, and takes each id once.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC
@@ -14,7 +15,8 @@ from pyspark.sql import functions as F
 
 from hub import MACHINE_STATUS
 from lake import machines as tables
-from lake.commit import append_once, bring_up_to_date, committed_version, replace_all
+from lake.commit import append_once, bring_up_to_date, committed_version, has_rows, replace_all
+from lake.silver import BY_RECORD
 from lake.tables import Table
 from settings import HeartbeatSettings
 from streaming.catalog import QuerySpec
@@ -81,14 +83,17 @@ def status_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     spark, root = context.spark, context.settings.lake_root
     bring_up_to_date(spark, tables.MACHINES, root)
     changes = _Appended(context, query.table, generation)
-    quarantined = _Appended(context, tables.quarantine_table(query.hub), generation)
+    quarantined = _Appended(context, tables.quarantine_table(query.hub), generation, may_read_again=True)
+    if not has_rows(spark, tables.MACHINES, root) and has_rows(spark, query.table, root):
+        every = _rows(spark, query.table, root).select(*(column.name for column in tables.MACHINES.columns))
+        replace_all(latest_of_each(every).coalesce(1), tables.MACHINES, root)
 
     def commit(batch: DataFrame, number: int) -> None:
         """The table of all changes last: until it has the batch, the same changes are new when it is done again."""
         with kept(from_records(batch)) as read, kept(each_once(read)) as told, kept(_new_changes(told, root)) as new:
             quarantined.append(unreadable(read), number)
             if not new.isEmpty():
-                there = spark.read.format("delta").load(tables.MACHINES.path(root))
+                there = _rows(spark, tables.MACHINES, root)
                 now = latest_of_each(there.unionByName(new.select(*there.columns)))
                 replace_all(now.coalesce(1), tables.MACHINES, root, (generation.writer, number))
             changes.append(new, number)
@@ -104,7 +109,7 @@ def _new_changes(told: DataFrame, root: str) -> DataFrame:
     if ends is None or ends[0] is None:
         return told
     first, last = (end.astimezone(UTC) for end in ends)
-    there = told.sparkSession.read.format("delta").load(tables.MACHINE_STATUS.path(root))
+    there = _rows(told.sparkSession, tables.MACHINE_STATUS, root)
     same_time = there.where(F.col("date").between(first.date(), last.date()))
     same_time = same_time.where(F.col("since").between(F.lit(first), F.lit(last)))
     return told.join(same_time.select("id"), "id", "left_anti")
@@ -113,7 +118,10 @@ def _new_changes(told: DataFrame, root: str) -> DataFrame:
 def malformed_plan(context: QueryContext, query: QuerySpec, generation: Generation) -> QueryPlan:
     assert query.hub is not None
     quarantined = _Appended(context, query.table, generation)
-    records = planned_records(context, query.hub, generation, context.settings.heartbeat.max_records)
+    # It looks at all heartbeats, but seldom: so at many at a time.
+    chosen = context.settings.heartbeat
+    most = chosen.max_records * max(1, math.ceil(chosen.table_trigger_seconds))
+    records = planned_records(context, query.hub, generation, most)
     read = observe_newest(records, context.partitions[query.hub], "timestamp")
     return QueryPlan(malformed(read), quarantined.append)
 
@@ -122,16 +130,27 @@ class _Appended:
     """A table that few batches have rows for: the others make no commit, but for a generation's first, by which it is
     known later that the table belongs to the checkpoint."""
 
-    def __init__(self, context: QueryContext, table: Table, generation: Generation) -> None:
+    def __init__(
+        self, context: QueryContext, table: Table, generation: Generation, *, may_read_again: bool = False
+    ) -> None:
+        """With `may_read_again` records that are there already are left out."""
         self._table, self._root, self._writer = table, context.settings.lake_root, generation.writer
+        self._may_read_again = may_read_again
         bring_up_to_date(context.spark, table, self._root)
         self._known = committed_version(context.spark, table, self._root, self._writer) is not None
 
     def append(self, batch: DataFrame, number: int) -> None:
+        if self._may_read_again:
+            there = _rows(batch.sparkSession, self._table, self._root)
+            batch = batch.join(there.select(*BY_RECORD), list(BY_RECORD), "left_anti").select(*batch.columns)
         with kept(batch) as rows:
             if not self._known or not rows.isEmpty():
                 append_once(rows.coalesce(1), self._table, self._root, self._writer, number)
                 self._known = True
+
+
+def _rows(spark: SparkSession, table: Table, root: str) -> DataFrame:
+    return spark.read.format("delta").load(table.path(root))
 
 
 @contextmanager

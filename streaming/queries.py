@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lake.commit import committed_version, has_rows
+from lake.tables import Table
 from streaming.activity_query import activity_plan
 from streaming.bronze import bronze_plan
 from streaming.catalog import BRONZE, HEARTBEAT, SILVER, QuerySpec, StreamSpec
@@ -82,18 +83,19 @@ def current_generation(
     spark, root = context.spark, context.settings.lake_root
     begin = partial(checkpoints.begin, query.plan, now=context.now, buckets=query.buckets(context.settings))
     latest = checkpoints.latest()
-    if isinstance(query.target, str):
-        if latest is None or latest.plan == query.plan:
-            return latest or begin(None)
-        return begin(checkpoints.end_offsets(latest, None, query.source_name))
+    outcome = query.target if isinstance(query.target, Table) else query.ends_up_in
     if latest is None:
-        if not query.may_read_again and has_rows(spark, query.table, root):
+        if not query.may_read_again and outcome is not None and has_rows(spark, outcome, root):
             raise CheckpointError(
-                f"{stream.name}/{query.name} has no checkpoint, but its table {query.table.name} has rows: reading the "
+                f"{stream.name}/{query.name} has no checkpoint, but its table {outcome.name} has rows: reading the "
                 "hub from its start would write them twice. Restore the checkpoint from a backup, or move the table "
                 "away to begin anew."
             )
         return begin(None)
+    if isinstance(query.target, str):
+        if latest.plan == query.plan:
+            return latest
+        return begin(checkpoints.end_offsets(latest, None, query.source_name))
     version = committed_version(spark, query.table, root, latest.writer)
     if version is None and checkpoints.has_commits(latest) and query.may_read_again:
         return begin(None)

@@ -172,6 +172,16 @@ def test_a_hub_whose_clock_was_set_back_tells_nothing_before_what_was_judged() -
     assert read([[(PULSE, 0, 9)], [(PULSE, 0, 3)]])[0].clocks == {0: 9}
 
 
+def test_a_partition_whose_clock_was_ahead_for_a_while_makes_no_machine_silent() -> None:
+    """Its machine beats on, and the other partition has the right time all along."""
+    batches: Batches = [[("a", 0, 0), ("a", 0, 1), (PULSE, 1, 1)], [("a", 0, 3600), (PULSE, 1, 2)]]
+    batches += [[("a", 0, at), (PULSE, 1, at)] for at in range(3, 30)]
+    machines, told = read(batches)
+    assert [change[2] for change in told] == [Status.INITIALIZING, Status.HEALTHY]
+    assert machines.clocks == {0: 29, 1: 29}
+    assert machines.known["last"].tolist() == [29]
+
+
 def test_retired_machines_leave_nothing_behind() -> None:
     told = judge(Machines.none(), as_frame([("a", 0, 0), (PULSE, 0, RETIREMENT)]), PATIENCE, one_clock=True)
     assert told.machines.known.equals(frame(KNOWN))

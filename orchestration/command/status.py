@@ -56,15 +56,15 @@ def to_json(states: list[StreamState]) -> str:
 
 
 def as_table(states: list[StreamState]) -> str:
-    lines = [f"{'stream':<12} {'query':<16} {'is':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'keeps':>10}"]
+    lines = [f"{'stream':<12} {'query':<20} {'is':<20} {'batch age':>10} {'rows/s':>9} {'lag':>16} {'keeps':>10}"]
     for state in states:
-        lines.append(f"{state.stream:<12} {'':<16} {state.state}")
+        lines.append(f"{state.stream:<12} {'':<20} {state.state}")
         for query in state.queries:
             age = "-" if query.batch_age_seconds is None else f"{query.batch_age_seconds:.0f} s"
             lag = "-" if query.lag_records is None else f"{query.lag_records:,} ({query.lag_seconds or 0:.0f} s)"
             size = f"{query.state_bytes / 2**20:.1f} MB" if query.state_bytes else "-"
             lines.append(
-                f"{'':<12} {query.name:<16} {'':<20} {age:>10} {query.rows_per_second:>9,.1f} {lag:>16} {size:>10}"
+                f"{'':<12} {query.name:<20} {'':<20} {age:>10} {query.rows_per_second:>9,.1f} {lag:>16} {size:>10}"
             )
         if state.note:
             lines.append(f"  {state.note}")
