@@ -1,4 +1,7 @@
-"""The straightforward way to tell machines' health: one state key a machine, an event-time timer for its silence."""
+"""The straightforward way to tell machines' health: one state key a machine, an event-time timer for its silence.
+
+The timer is lazy: it is set when there is none, and looks when it expires whether there were heartbeats since.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 SILENCE_MS = 5_000
-SILENCE = "INTERVAL 5 SECONDS"
 CHANGES = "machine STRING, status STRING, since BIGINT"
 
 
@@ -22,9 +24,8 @@ class KeyedMachine(StatefulProcessor):
         stored = self._state.get()
         status = stored[0] if stored is not None else None
         now = "Initializing" if status is None else "Healthy"
-        if stored is not None:
-            self._handle.deleteTimer(stored[1] + SILENCE_MS)
-        self._handle.registerTimer(newest + SILENCE_MS)
+        if status is None or status == "Unhealthy":
+            self._handle.registerTimer(newest + SILENCE_MS)
         self._state.update((now, newest))
         if now != status:
             yield _change(key[0], now, newest)
@@ -32,8 +33,12 @@ class KeyedMachine(StatefulProcessor):
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         stored = self._state.get()
         assert stored is not None
+        due = stored[1] + SILENCE_MS
+        if due > expiredTimerInfo.getExpiryTimeInMs():
+            self._handle.registerTimer(due)
+            return
         self._state.update(("Unhealthy", stored[1]))
-        yield _change(key[0], "Unhealthy", stored[1] + SILENCE_MS)
+        yield _change(key[0], "Unhealthy", due)
 
     def close(self) -> None:
         pass
