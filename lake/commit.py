@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lake.days import sql_any_of
-from lake.delta_api import delta_log, delta_package, files_where, overwrite, versions_of, virtual_machine
+from lake.delta_api import delta_log, delta_package, files_where, overwrite, sequence, versions_of, virtual_machine
 from lake.tables import Column, Table
 
 SWAP = "swap."
@@ -125,6 +125,32 @@ def _replace(
     if as_batch:
         actions = actions.appended(noted(spark, *as_batch))
     transaction.commit(actions, overwrite(spark, where))
+
+
+def take_back(spark: SparkSession, table: Table, lake_root: str, writer: str, version: int) -> None:
+    """Takes away the rows that the writer's version brought, if they are still in the files that it wrote."""
+    added = _files_of(spark, table, lake_root, writer, version)
+    transaction = delta_log(spark, table, lake_root).startTransaction()
+    files = [file for file in files_where(spark, transaction, None) if file.path() in added]
+    if files:
+        transaction.commit(sequence(spark, [file.remove() for file in files]), overwrite(spark, None))
+
+
+def note_done(spark: SparkSession, table: Table, lake_root: str, writer: str, version: int) -> None:
+    """Has the table tell that it has this version of the writer, without any row."""
+    transaction = delta_log(spark, table, lake_root).startTransaction()
+    transaction.commit(sequence(spark, [noted(spark, writer, version)]), overwrite(spark, None))
+
+
+def _files_of(spark: SparkSession, table: Table, lake_root: str, writer: str, version: int) -> set[str]:
+    """Paths of the files that a commit added, looked for from the newest on."""
+    log = f"{table.path(lake_root)}/_delta_log"
+    for number in range(newest_version(spark, table, lake_root), -1, -1):
+        lines = (row["value"] for row in spark.read.text(f"{log}/{number:020}.json").collect())
+        actions = [json.loads(line) for line in lines]
+        if any((each.get("txn") or {}).items() >= {"appId": writer, "version": version}.items() for each in actions):
+            return {each["add"]["path"] for each in actions if "add" in each}
+    return set()
 
 
 def noted(spark: SparkSession, writer: str, version: int) -> Any:

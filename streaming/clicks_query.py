@@ -15,7 +15,16 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake.commit import append_once, bring_up_to_date, committed_version, other_writers
+from lake.commit import (
+    SWAP,
+    append_once,
+    bring_up_to_date,
+    committed_version,
+    committed_versions,
+    note_done,
+    other_writers,
+    take_back,
+)
 from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table
 from settings import Settings
@@ -71,8 +80,9 @@ def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     tables = (clicks_table(settings.silver.promoted_fields), *query.also_writes)
     for table in tables:
         bring_up_to_date(spark, table, root)
+    # A swap that was cut off is completed now: the next batch may be long in coming.
     with click_tables_locked(spark, settings, context.check_lease):
-        pass  # a swap that was cut off is completed now: the next batch may be long in coming
+        _take_back_half_batches(context, generation)
     read_before = any(other_writers(spark, table, root, generation.writer) for table in tables)
     notes = BatchNotes(context, query, generation)
 
@@ -85,6 +95,22 @@ def clicks_plan(context: QueryContext, query: QuerySpec, generation: Generation)
 
     rows = table_rows(spark, query.source, root, starts_at=generation.starts_at, max_mb=settings.silver.max_mb)
     return QueryPlan(rows.select(*silver.OF_BRONZE), commit)
+
+
+def _take_back_half_batches(context: QueryContext, generation: Generation) -> None:
+    """Those that earlier generations could not complete: their records are read again, in other batches, and may come
+    out otherwise."""
+    spark, root = context.spark, context.settings.lake_root
+    done = committed_versions(spark, CLICKS, root)
+    half: dict[str, int] = {}
+    for table in (CLICK_QUARANTINE, CLICK_DUPLICATES, CLICKPATH):
+        for writer, version in committed_versions(spark, table, root).items():
+            if version > done.get(writer, -1) and writer != generation.writer and not writer.startswith(SWAP):
+                context.check_lease()
+                take_back(spark, table, root, writer, version)
+                half[writer] = max(version, half.get(writer, version))
+    for writer, version in half.items():
+        note_done(spark, CLICKS, root, writer, version)
 
 
 class BatchNotes:

@@ -94,6 +94,30 @@ def test_after_a_new_generation_or_a_lost_checkpoint_nothing_is_there_twice(silv
     assert silver.events() == silver.events(CLICKPATH) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_half_a_batch_that_its_generation_never_completes_is_taken_back(
+    silver: Silver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Its records come out otherwise in the next, and what was written of them would contradict that."""
+    silver.put(click("a"), click("b"))
+    silver.work()
+    silver.put(click("c"), click("a"), b"no JSON", minute=1)
+    with cut_off_after(3, monkeypatch), pytest.raises(Exception, match="cut off"):
+        silver.work()
+    assert silver.books() == {"clicks": 2, "duplicates": 1, "quarantine": 1}
+    assert silver.events(CLICKPATH) == ["a", "b", "c"]
+    if lost:
+        Path(silver.settings.checkpoint_root, "silver").rename(tmp_path / "moved")
+    silver.plan = 2
+    silver.set(longest_page_seconds=0.5)
+    silver.work()
+    assert silver.books() == {"clicks": 2, "duplicates": 0, "quarantine": 3}
+    assert silver.events() == silver.events(CLICKPATH) == ["a", "b"]
+    silver.put(b"again")
+    silver.work()
+    assert silver.books() == {"clicks": 2, "duplicates": 0, "quarantine": 4}
+
+
 def test_hostile_bodies_do_not_stop_the_stream_and_the_books_balance(silver: Silver) -> None:
     bodies = corpus(5_000)
     silver.put(*bodies[:3_000])
