@@ -18,9 +18,9 @@ from streaming.lease import is_held
 
 BAR = 2.5
 BACK_SECONDS = 180
-VICTIMS: dict[str, Callable[[Rig], int]] = {
+VICTIMS: dict[str, Callable[[Rig, str], int]] = {
     "worker": Rig.worker,
-    "host": lambda rig: rig.holder().host.pid,
+    "host": lambda rig, stream: rig.holder(stream).host.pid,
     "jvm": Rig.jvm,
 }
 
@@ -41,7 +41,7 @@ def measure(runs: int, say: Callable[[str], None], seed: int = 1) -> Result:
                     rig.launch()
                     rig.wait_for_rows()
                     victim = draw.choice(sorted(VICTIMS))
-                    recovered.append(recovery(rig, VICTIMS[victim](rig)))
+                    recovered.append(recovery(rig, VICTIMS[victim](rig, STREAM)))
                     rig.wait_for_rows()
                     told = f"bare start {bare[-1]:.1f} s, after the death of its {victim} {recovered[-1]:.1f} s"
                     say(f"{number + 1}: {told}")
@@ -59,14 +59,15 @@ def measure(runs: int, say: Callable[[str], None], seed: int = 1) -> Result:
     )
 
 
-def bare_start(rig: Rig) -> float:
+def bare_start(rig: Rig, stream: str = STREAM) -> float:
     """Seconds from the start of a host by hand, on a stream that was stopped, to its first commit."""
-    rig.terminate()
-    wait_for("the stream is stopped", lambda: rig.statuses()[0] == "CANCELED" and not is_held(rig.files().lease), 90)
+    lease = rig.files(stream).lease
+    rig.terminate(stream)
+    wait_for("the stream is stopped", lambda: rig.statuses(stream)[0] == "CANCELED" and not is_held(lease), 90)
     began = time.time()
-    known = _commits(rig)
+    known = _commits(rig, stream)
     host = subprocess.Popen(
-        [sys.executable, "-m", "streaming", STREAM],
+        [sys.executable, "-m", "streaming", stream],
         env={**os.environ, **rig.environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -75,26 +76,31 @@ def bare_start(rig: Rig) -> float:
     identity = ProcessIdentity.of(host.pid)
     assert identity is not None
     try:
-        wait_for("a bare start commits", lambda: bool(_commits(rig).keys() - known.keys()), BACK_SECONDS)
-        found = _commits(rig)
+        wait_for("a bare start commits", lambda: bool(_commits(rig, stream).keys() - known.keys()), BACK_SECONDS)
+        found = _commits(rig, stream)
         return min(found[file] for file in found.keys() - known.keys()) - began
     finally:
         end_group(identity, grace_seconds=60)
         host.wait()
-        wait_for("the lease is free", lambda: not is_held(rig.files().lease), 30)
+        wait_for("the lease is free", lambda: not is_held(lease), 30)
 
 
-def recovery(rig: Rig, victim: int) -> float:
+def recovery(rig: Rig, victim: int, stream: str = STREAM) -> float:
     """Seconds from the death of a process of the stream to the first commit of the next run."""
-    old = rig.holder()
+    old = rig.holder(stream)
     died = time.time()
     os.kill(victim, signal.SIGKILL)
-    wait_for("another run commits", lambda: rig.took_over(old), BACK_SECONDS)
-    new = rig.holder().run_id
-    return min(at for _, run, at in rig.commits() if run == new) - died
+
+    def commits() -> list[float]:
+        new = rig.progress(stream)
+        run_id = new.run_id if new is not None and new.run_id != old.run_id else None
+        return [at for _, run, at in rig.commits(stream) if run == run_id]
+
+    wait_for("another run commits", lambda: rig.took_over(old, stream) and bool(commits()), BACK_SECONDS)
+    return min(commits()) - died
 
 
-def _commits(rig: Rig) -> dict[Path, float]:
+def _commits(rig: Rig, stream: str) -> dict[Path, float]:
     """The commits of all tables of the stream, and when each was made."""
-    logs = Path(rig.settings.lake_root, STREAM).glob("*/_delta_log/*.json")
-    return {commit: commit.stat().st_mtime for commit in logs}
+    files = (file for files in rig.commit_files(stream).values() for file in files)
+    return {commit: commit.stat().st_mtime for commit in files}

@@ -128,13 +128,18 @@ class Home:
     def commits(self, stream: str = STREAM) -> list[tuple[str, str, float]]:
         """Table, run and time of each commit by a run, in the order of each table's log."""
         found = []
-        for query in STREAMS[stream].queries:
-            log = Path(query.table.path(self.settings.lake_root), "_delta_log")
-            for commit in sorted(log.glob("*.json")):
+        for table, files in self.commit_files(stream).items():
+            for commit in files:
                 for action in map(json.loads, commit.read_text().splitlines()):
                     if note := action.get("commitInfo", {}).get("userMetadata"):
-                        found.append((query.table.name, note.removeprefix("run "), commit.stat().st_mtime))
+                        found.append((table, note.removeprefix("run "), commit.stat().st_mtime))
         return found
+
+    def commit_files(self, stream: str = STREAM) -> dict[str, list[Path]]:
+        """Of each table that the stream writes, in the order of its log."""
+        tables = [table for query in STREAMS[stream].queries for table in query.tables]
+        root = self.settings.lake_root
+        return {table.name: sorted(Path(table.path(root), "_delta_log").glob("*.json")) for table in tables}
 
 
 class Rig(Home):
@@ -234,11 +239,11 @@ class Rig(Home):
             return False
 
     def took_over(self, old: Holder, stream: str = STREAM) -> bool:
-        """Whether another run's host runs its queries and has committed."""
+        """Whether another run's host runs its queries and has done a batch."""
         new = self.progress(stream)
         if new is None or new.run_id in (None, old.run_id) or new.phase != RUNNING:
             return False
-        return any(run == new.run_id for _, run, _ in self.commits(stream))
+        return any(query.total_batches for query in new.queries.values())
 
     def processes(self) -> list[psutil.Process]:
         """Every process that works on this home."""

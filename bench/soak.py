@@ -20,12 +20,19 @@ from typing import Any
 
 from bench.recovery import BACK_SECONDS, BAR, VICTIMS, bare_start, recovery
 from bench.rig import CODE_SERVER, DAEMON, FAULTS, STREAM, Rig, wait_for
+from streaming.catalog import STREAMS
 from streaming.failures import FailureClass
 
 SILENCE_SECONDS = 10.0
 QUIET_SECONDS = 20.0
 SEEN_SECONDS = 20.0
 LONGEST_RECOVERY_SECONDS = 90.0
+QUICK = {
+    "TIDEWATCH_SILVER_TRIGGER_SECONDS": "2",
+    "TIDEWATCH_SILVER_ACTIVITY_TRIGGER_SECONDS": "10",
+    "TIDEWATCH_HEARTBEAT_TABLE_TRIGGER_SECONDS": "2",
+}
+"""So that a start is not waited for longer than it takes."""
 
 
 class Soak:
@@ -56,35 +63,49 @@ class Soak:
         return Rig(self.folder / name / "home", **limits, **settings)
 
     def deaths(self, count: int) -> None:
-        """Random kills; what hurts the stream is timed against bare starts, what does not must leave it alone."""
-        recovered: list[float] = []
+        """Random kills over all streams; what hurts a stream is timed against its bare starts, what does not must leave
+        all of them alone."""
+        recovered: dict[str, list[float]] = {stream: [] for stream in STREAMS}
         ledger = self.folder / "deaths.ledger"
-        with self.rig("deaths") as rig:
-            rig.wait_for_rows()
-            bare = [bare_start(rig)]
-            rig.launch()
+        with self.rig("deaths", TIDEWATCH_SUPERVISOR_STREAMS=json.dumps(list(STREAMS)), **QUICK) as rig:
             with rig.traffic(ledger):
+                bare = {stream: self._bare_starts(rig, stream) for stream in STREAMS}
                 for number in range(count):
-                    rig.wait_for_rows()
+                    for stream in STREAMS:
+                        rig.wait_for_rows(stream)
                     victim = self.draw.choice([*VICTIMS, "code server", "daemon"])
                     if victim in VICTIMS:
-                        recovered.append(recovery(rig, VICTIMS[victim](rig)))
-                        self.say(f"death {number + 1}: {victim}, back after {recovered[-1]:.1f} s")
+                        stream = self.draw.choice(list(STREAMS))
+                        recovered[stream].append(recovery(rig, VICTIMS[victim](rig, stream), stream))
+                        self.say(f"death {number + 1}: {victim} of {stream}, back after {recovered[stream][-1]:.1f} s")
                     else:
                         self._unhurt(rig, victim)
-                        self.say(f"death {number + 1}: {victim}, the stream went on")
-            rig.wait_for_rows()
-            bare += [bare_start(rig) for _ in range(2)]
+                        self.say(f"death {number + 1}: {victim}, the streams went on")
+            for stream in STREAMS:
+                rig.wait_for_rows(stream)
             self._audit(rig, ledger)
-        ratio = statistics.median(recovered) / statistics.median(bare)
-        self.expect(ratio <= BAR, f"recovery took {ratio:.2f} times a bare start")
-        self.expect(max(recovered) <= LONGEST_RECOVERY_SECONDS, f"one recovery took {max(recovered):.0f} s")
-        self.report["deaths"] = {
-            "kills": count,
-            "recovered_s": recovered,
-            "bare_start_s": bare,
-            "recovery_vs_bare_start": ratio,
-        }
+        for stream, seconds in recovered.items():
+            ratio = statistics.median(seconds) / statistics.median(bare[stream]) if seconds else 0.0
+            self.expect(ratio <= BAR, f"recovery of {stream} took {ratio:.2f} times a bare start")
+            longest = max(seconds, default=0.0)
+            self.expect(longest <= LONGEST_RECOVERY_SECONDS, f"one recovery of {stream} took {longest:.0f} s")
+            self.report.setdefault("deaths", {"kills": count})[stream] = {
+                "recovered_s": seconds,
+                "bare_start_s": bare[stream],
+                "recovery_vs_bare_start": ratio,
+            }
+
+    def _bare_starts(self, rig: Rig, stream: str, count: int = 3) -> list[float]:
+        """With all other streams beside it, as a stream that comes back has them."""
+        for each in STREAMS:
+            rig.wait_for_rows(each)
+        found = []
+        for _ in range(count):
+            found.append(bare_start(rig, stream))
+            rig.launch(stream)
+            rig.wait_for_rows(stream)
+        self.say(f"bare starts of {stream}: {', '.join(f'{seconds:.1f}' for seconds in found)} s")
+        return found
 
     def doubles(self, count: int) -> None:
         """Second drivers of every kind; only one ever writes."""
@@ -145,11 +166,12 @@ class Soak:
             self._audit(rig, ledger, wait=1800)
 
     def _unhurt(self, rig: Rig, victim: str) -> None:
-        before = rig.holder()
+        before = {stream: rig.holder(stream) for stream in STREAMS}
         os.kill(rig.service({"code server": CODE_SERVER, "daemon": DAEMON}[victim]), signal.SIGKILL)
         commits = len(rig.commits())
-        wait_for("the stream goes on", lambda: len(rig.commits()) > commits + 3, 60)
-        self.expect(rig.holder() == before, f"the stream was restarted when its {victim} was killed")
+        wait_for("the streams go on", lambda: len(rig.commits()) > commits + 3, 60)
+        for stream, holder in before.items():
+            self.expect(rig.holder(stream) == holder, f"{stream} was restarted when its {victim} was killed")
         time.sleep(20)  # until what was killed is back
 
     def _launch_twice(self, rig: Rig) -> None:
