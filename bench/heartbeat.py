@@ -127,12 +127,12 @@ class _Bench:
             batches = [json.loads(batch.json) for batch in query.recentProgress]
             time.sleep(5)
         beats: dict[str, list[int]] = defaultdict(list)
-        for body, at in _records(self._connection, HEARTBEATS, first[HEARTBEATS]):
+        for body, at in records(self._connection, HEARTBEATS, first[HEARTBEATS]):
             if "machine_name" in body:
                 beats[body["machine_name"]].append(at)
         told = {
             (body["machine_name"], _millis(body["since"])): at
-            for body, at in _records(self._connection, MACHINE_STATUS, first[MACHINE_STATUS])
+            for body, at in records(self._connection, MACHINE_STATUS, first[MACHINE_STATUS])
             if body["status"] == UNHEALTHY
         }
         due = {
@@ -275,7 +275,7 @@ def _ends(connection: HubConnection, hub: str) -> dict[int, int]:
     return {partition: end for partition, (_, end) in offset_ranges(connection, hub).items()}
 
 
-def _records(connection: HubConnection, hub: str, first: dict[int, int]) -> Iterator[tuple[dict[str, Any], int]]:
+def records(connection: HubConnection, hub: str, first: dict[int, int]) -> Iterator[tuple[dict[str, Any], int]]:
     """Bodies and times, in milliseconds, of all records from there on."""
     last = _ends(connection, hub)
     consumer = Consumer({**connection.client_options(), "group.id": "bench", "enable.auto.commit": False})

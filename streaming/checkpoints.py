@@ -53,10 +53,19 @@ class QueryCheckpoints:
         return f"{self.folder(generation)}/spark"
 
     def latest(self) -> Generation | None:
-        numbers = [int(name[1:]) for name in self._files.names(self._folder) if re.fullmatch(r"g\d{6}", name)]
-        if not numbers:
-            return None
-        file = f"{self._folder_of(max(numbers))}/generation.json"
+        numbers = self._numbers()
+        return self._generation(max(numbers)) if numbers else None
+
+    def before(self, generation: Generation) -> Generation | None:
+        """The one that it followed, None where that is no more."""
+        earlier = [number for number in self._numbers() if number < generation.number]
+        return self._generation(max(earlier)) if earlier else None
+
+    def _numbers(self) -> list[int]:
+        return [int(name[1:]) for name in self._files.names(self._folder) if re.fullmatch(r"g\d{6}", name)]
+
+    def _generation(self, number: int) -> Generation:
+        file = f"{self._folder_of(number)}/generation.json"
         try:
             return Generation(**json.loads(self._read(file)))
         except (ValueError, TypeError) as error:

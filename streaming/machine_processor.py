@@ -2,7 +2,7 @@
 calls of the state for each bucket, however many machines there are."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,15 +23,18 @@ CLOCKS = b"clocks"
 class MachineProcessor(StatefulProcessor):
     """Takes `machine` (null for a pulse), `partition` and `at` (microseconds), and gives the columns of `CHANGES`."""
 
-    def __init__(self, patience: Patience, *, one_clock: bool) -> None:
+    def __init__(self, patience: Patience, *, one_clock: bool, carried_over: Mapping[int, bytes] | None = None) -> None:
+        """`carried_over` is what buckets begin with, by their keys, where the state has nothing of them yet."""
         self._patience, self._one_clock = patience, one_clock
+        self._carried_over = dict(carried_over or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState(STATE, "machines BINARY")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:  # type: ignore[override]
         stored = self._state.get()
-        before = Machines.none() if stored is None else from_bytes(stored[0])
+        known = stored[0] if stored is not None else self._carried_over.get(key[0])
+        before = Machines.none() if known is None else from_bytes(known)
         records = pd.concat(list(rows), ignore_index=True)
         told = judge(before, records[list(BEAT)], self._patience, one_clock=self._one_clock)
         self._state.update((to_bytes(told.machines),))

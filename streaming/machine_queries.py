@@ -5,7 +5,7 @@ reads them from there, and takes each id once.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
 
@@ -19,12 +19,13 @@ from lake.commit import append_once, bring_up_to_date, committed_version, has_ro
 from lake.silver import BY_RECORD
 from lake.tables import Table
 from settings import HeartbeatSettings
-from streaming.catalog import QuerySpec
-from streaming.checkpoints import Generation
+from streaming.catalog import HEARTBEAT, QuerySpec
+from streaming.checkpoints import Generation, QueryCheckpoints
 from streaming.heartbeats import beats, malformed
 from streaming.machine_changes import as_records, each_once, from_records, latest_of_each, unreadable
 from streaming.machine_health import Patience
 from streaming.machine_processor import CHANGES, MachineProcessor
+from streaming.machine_state import bucket_of_machine, carried_over
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import observe_newest, planned_records
 
@@ -40,7 +41,8 @@ def health_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     records = planned_records(context, query.hub, generation, settings.max_records)
     read = observe_newest(beats(records), context.partitions[query.hub])
     keys = bucket_keys(context.spark, generation.buckets or settings.buckets)
-    changes = machine_changes(read, settings, keys)
+    checkpoints = QueryCheckpoints(context.spark, context.settings.checkpoint_root, HEARTBEAT.name, query.name)
+    changes = machine_changes(read, settings, keys, carried_over(context.spark, checkpoints, generation, keys))
     options = context.connection.spark_options()
 
     def commit(batch: DataFrame, number: int) -> None:
@@ -49,10 +51,11 @@ def health_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     return QueryPlan(as_records(changes), commit, tasks=len(keys))
 
 
-def machine_changes(read: DataFrame, settings: HeartbeatSettings, keys: list[int]) -> DataFrame:
+def machine_changes(
+    read: DataFrame, settings: HeartbeatSettings, keys: list[int], begin_with: Mapping[int, bytes]
+) -> DataFrame:
     """Each heartbeat goes to its machine's bucket, and what only tells the time of its partition to all of them."""
-    own = f"element_at(array({', '.join(map(str, keys))}), 1 + cast(pmod(xxhash64(machine), {len(keys)}) AS INT))"
-    to_own = f"array(named_struct('bucket', {own}, 'machine', machine))"
+    to_own = f"array(named_struct('bucket', {bucket_of_machine(keys)}, 'machine', machine))"
     to_all = ", ".join(f"named_struct('bucket', {key}, 'machine', cast(NULL AS STRING))" for key in keys)
     rows = read.selectExpr(
         f"""inline(concat(
@@ -63,7 +66,7 @@ def machine_changes(read: DataFrame, settings: HeartbeatSettings, keys: list[int
     )
     patience = Patience(round(settings.silence_seconds * MICROS), round(settings.retirement_hours * 3600 * MICROS))
     return rows.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=MachineProcessor(patience, one_clock=settings.pulse_seconds > 0),
+        statefulProcessor=MachineProcessor(patience, one_clock=settings.pulse_seconds > 0, carried_over=begin_with),
         outputStructType=CHANGES,
         outputMode="Append",
         timeMode="None",

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import pandas as pd
 from pyspark.sql import SparkSession
 
 from settings import Settings
 from streaming.catalog import HEARTBEAT
-from streaming.checkpoints import CheckpointError, QueryCheckpoints
+from streaming.checkpoints import CheckpointError, Generation, QueryCheckpoints
 from streaming.machine_health import Machines, Status
-from streaming.machine_processor import STATE, from_bytes
+from streaming.machine_processor import STATE, from_bytes, to_bytes
 
 QUERY = "machine_health"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,13 +36,59 @@ def machine_state(spark: SparkSession, settings: Settings, name: str) -> Machine
     generation = checkpoints.latest()
     if generation is None or not checkpoints.has_commits(generation):
         raise CheckpointError(f"{HEARTBEAT.name}/{QUERY} has done no batch yet: let the stream heartbeat run first.")
-    state = (
-        spark.read.format("statestore").option("stateVarName", STATE).load(checkpoints.location(generation)).collect()
-    )
-    for row in state:
-        if (found := _found(from_bytes(row["value"][0]), name)) is not None:
+    for state in stored(spark, checkpoints, generation).values():
+        if (found := _found(from_bytes(state), name)) is not None:
             return found
     return None
+
+
+def stored(spark: SparkSession, checkpoints: QueryCheckpoints, generation: Generation) -> dict[int, bytes]:
+    """The state of each bucket by its key, as of the last batch."""
+    if not checkpoints.has_commits(generation):
+        return {}
+    reader = spark.read.format("statestore").option("stateVarName", STATE)
+    rows = reader.load(checkpoints.location(generation)).select("key", "value").collect()
+    return {row["key"][0]: bytes(row["value"][0]) for row in rows}
+
+
+def carried_over(
+    spark: SparkSession, checkpoints: QueryCheckpoints, generation: Generation, keys: list[int]
+) -> dict[int, bytes]:
+    """What the buckets of a new generation begin with: all that the one before knew, divided anew. Empty as soon as the
+    generation has a state of its own for every bucket."""
+    before = checkpoints.before(generation)
+    if before is None or stored(spark, checkpoints, generation).keys() >= set(keys):
+        return {}
+    states = [from_bytes(state) for state in stored(spark, checkpoints, before).values()]
+    if not states:
+        return {}
+    clocks: dict[int, int] = {}
+    for state in states:
+        for partition, at in state.clocks.items():
+            clocks[partition] = min(at, clocks.get(partition, at))
+    known, waiting = (
+        pd.concat([getattr(state, part) for state in states], ignore_index=True) for part in ("known", "waiting")
+    )
+    machines = pd.concat([known["machine"], waiting["machine"]]).unique().tolist()
+    rows = spark.createDataFrame([(name,) for name in machines], "machine STRING").selectExpr(
+        "machine", f"{bucket_of_machine(keys)} AS bucket"
+    )
+    bucket = {row["machine"]: row["bucket"] for row in rows.collect()}
+    return {
+        key: to_bytes(
+            Machines(
+                known[known["machine"].map(bucket) == key].reset_index(drop=True),
+                waiting[waiting["machine"].map(bucket) == key].reset_index(drop=True),
+                clocks,
+            )
+        )
+        for key in keys
+    }
+
+
+def bucket_of_machine(keys: list[int]) -> str:
+    """As SQL over a column `machine`."""
+    return f"element_at(array({', '.join(map(str, keys))}), 1 + cast(pmod(xxhash64(machine), {len(keys)}) AS INT))"
 
 
 def _found(machines: Machines, name: str) -> MachineState | None:

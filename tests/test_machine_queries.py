@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,23 +11,27 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.heartbeat import records
+from hub import MACHINE_STATUS as HUB
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Record
+from hub.pulses import pulse
 from hub.topics import create_missing_topics, partition_counts
 from lake.commit import append_once
 from lake.machines import MACHINE_STATUS, MACHINES, quarantine_table
 from lake.tables import Table
-from settings import HubSettings, Settings
+from settings import HeartbeatSettings, HubSettings, Settings
 from streaming.catalog import HEARTBEAT
 from streaming.machine_changes import as_records
 from streaming.machine_processor import CHANGES
-from streaming.machine_queries import status_plan
+from streaming.machine_queries import health_plan, status_plan
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
 
 pytestmark = pytest.mark.slow
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HEALTH = next(query for query in HEARTBEAT.queries if query.name == "machine_health")
 SPEC = next(query for query in HEARTBEAT.queries if query.name == "machine_status")
 Change = tuple[str, str | None, str, float]
 """Machine, status before, status, and since when, in seconds."""
@@ -77,6 +82,63 @@ class Silver:
 
     def quarantine(self) -> list[bytes]:
         return [bytes(row["body"]) for row in self.rows(quarantine_table(self.topic))]
+
+
+def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(
+    spark: SparkSession, tmp_path: Path, connection: HubConnection, topic: str
+) -> None:
+    create_missing_topics(connection, HubSettings(partitions=1), [topic, HUB])
+    machines = [f"{topic}-{number}" for number in range(20)]
+
+    def beat(*names: str) -> int:
+        """And a pulse after them. Returns when."""
+        with KafkaPublisher(connection) as publisher:
+            for name in names:
+                body = json.dumps({"machine_name": name, "sent_at": "x"}).encode()
+                publisher.publish(Record(topic, None, body), lambda outcome: None)
+        receipts: list[Any] = []
+        with KafkaPublisher(connection) as publisher:
+            publisher.publish(Record(topic, None, pulse("test", START)), receipts.append)
+        return int(receipts[0].enqueued_ms)
+
+    def work(plan: int, buckets: int) -> None:
+        chosen = HeartbeatSettings(silence_seconds=1, buckets=buckets)
+        context = QueryContext(
+            spark,
+            Settings(home=tmp_path, heartbeat=chosen),
+            connection,
+            partition_counts(connection),
+            stopping=lambda: False,
+            check_lease=lambda: None,
+            now=datetime.now(UTC),
+        )
+        spec = replace(HEALTH, source=topic, plan=plan)
+        start_query(context, HEARTBEAT, spec, health_plan, until_done=True).awaitTermination()
+
+    def told() -> list[tuple[str, str, str]]:
+        changes = (
+            body for body, _ in records(connection, HUB, dict.fromkeys(range(partition_counts(connection)[HUB]), 0))
+        )
+        return [
+            (each["machine_name"], each["previous"], each["status"])
+            for each in changes
+            if each["machine_name"].startswith(topic)
+        ]
+
+    beat(*machines)
+    beat(*machines)
+    work(plan=1, buckets=2)
+    assert len(told()) == 40
+    time.sleep(1.1)
+    beat(machines[0])
+    work(plan=2, buckets=3)
+    assert sorted(told()[40:]) == sorted(
+        [*((name, "Healthy", "Unhealthy") for name in machines), (machines[0], "Unhealthy", "Healthy")]
+    )
+    time.sleep(1.1)
+    beat()
+    work(plan=2, buckets=3)
+    assert told()[61:] == [(machines[0], "Healthy", "Unhealthy")]
 
 
 def at(seconds: float) -> datetime:
