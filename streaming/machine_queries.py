@@ -159,6 +159,9 @@ def _rows(spark: SparkSession, table: Table, root: str) -> DataFrame:
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
     """In memory or on disk, so that they are computed once."""
+    if rows.is_cached:
+        yield rows
+        return
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield rows

@@ -68,8 +68,11 @@ def session_configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": str(os.cpu_count() or 2),
         # By default Spark keeps the compiled code of 100 stages: with more, batches compile less again.
         "spark.sql.codegen.cache.maxEntries": "1000",
-        # Spark writes out every plan for its UI, which is off.
+        # For its UI, which is off, Spark writes out every plan and keeps a thousand of them.
         "spark.sql.ui.explainMode": "simple",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
         # The sizes of a batch are known beforehand: planning again after each shuffle would only take time.
         "spark.sql.adaptive.enabled": "false",
         # Caches live for one batch: packing them takes longer than it saves.

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from hub.broker import BrokerError, EmbeddedBroker
 from hub.connection import HubConnection
 from processes.ports import free_port
-from settings import Settings
+from settings import Settings, SparkSettings
 from streaming.session import close_session, spark_session
 from tests import reaper
 from tests.silver import Silver, silver_in
@@ -109,7 +109,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(JAVA_OPTIONS)  # this one lives long
-        session = spark_session(Settings(home=home), "tests")
+        session = spark_session(Settings(home=home, spark=SparkSettings(driver_memory="2g")), "tests")
     yield session
     close_session(session, 30)
 

@@ -101,7 +101,7 @@ def story_in_silver(hub: System, beats: Beats, told_up_to: int) -> TableAudit:
     def audit() -> TableAudit:
         return audit_machines(hub.settings.lake_root, beats, PATIENCE, told_up_to=told_up_to, sure_up_to=float("inf"))
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 150
     while not (found := audit()).clean and time.monotonic() < deadline:
         time.sleep(1)
     return found
@@ -111,24 +111,24 @@ def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System) -
     machines, beats = names(60), no_beats()
     host = start(hub)
     beat_for(4, hub, machines, beats)
-    wait_for("all are healthy", all_are(hub, machines, "Healthy"), 30)
-    wait_for("all are unhealthy, on time and without a kill", all_are(hub, machines, "Unhealthy"), 30)
+    wait_for("all are healthy", all_are(hub, machines, "Healthy"), 90)
+    wait_for("all are unhealthy, on time and without a kill", all_are(hub, machines, "Unhealthy"), 90)
     unhealthy = [change for change in told(hub) if change["status"] == "Unhealthy"]
     late = [
         (datetime.fromisoformat(change["detected_at"]) - datetime.fromisoformat(change["since"])).total_seconds()
         for change in unhealthy
     ]
-    assert max(late) < 8, "seen by the next batches, not by some timeout"
+    assert max(late) < 15, "seen by the next batches, not by some timeout"
     beat_for(2, hub, machines, beats)
     host.kill()
     beat(hub, machines, beats)
     host = start(hub)
     beat_for(3, hub, machines, beats)
-    wait_for("all are healthy again", all_are(hub, machines, "Healthy"), 60)
+    wait_for("all are healthy again", all_are(hub, machines, "Healthy"), 90)
     time.sleep(3)
     host.kill()
     host = start(hub)
-    wait_for("all are unhealthy", all_are(hub, machines, "Unhealthy"), 60)
+    wait_for("all are unhealthy", all_are(hub, machines, "Unhealthy"), 90)
     assert story_in_silver(hub, beats, max(map(max, beats.values())) + PATIENCE.silence).clean
     wait_for(
         "the machines as they are now", lambda: machines_by_status(hub.settings.lake_root) == {"Unhealthy": 60}, 30
@@ -167,7 +167,7 @@ def test_three_days_without_the_stream(hub: System) -> None:
     for machine, partition in (("always", 0), ("gone", 1), ("returns", 1)):
         send(machine, partition, before, 20)
     silent = start(hub, TIDEWATCH_HEARTBEAT_PULSE_SECONDS="0")
-    wait_for("all are healthy", all_are(hub, ["always", "gone", "returns"], "Healthy"), 60)
+    wait_for("all are healthy", all_are(hub, ["always", "gone", "returns"], "Healthy"), 90)
     assert silent.stop() == 0
     # While the stream is down: one beats on with outages, one comes back after three days, one never does.
     send("always", 0, before + 20_000, 500)
@@ -186,14 +186,14 @@ def test_machines_that_move_to_new_partitions_are_not_missed(hub: System) -> Non
     machines, beats = names(40), no_beats()
     start(hub)
     beat_for(3, hub, machines, beats)
-    wait_for("all are healthy", all_are(hub, machines, "Healthy"), 30)
+    wait_for("all are healthy", all_are(hub, machines, "Healthy"), 90)
     admin = AdminClient({**hub.connection.client_options()})
     admin.create_partitions([NewPartitions(HEARTBEATS, 7)])[HEARTBEATS].result(30)
     wait_for("the hub has them", lambda: partition_counts(hub.connection)[HEARTBEATS] == 7, 30)
     beat_for(20, hub, machines, beats)
     assert set(statuses(hub).values()) == {"Healthy"}
     last = max(map(max, beats.values()))
-    wait_for("all are unhealthy in the end", all_are(hub, machines, "Unhealthy"), 60)
+    wait_for("all are unhealthy in the end", all_are(hub, machines, "Unhealthy"), 90)
     assert story_in_silver(hub, beats, last + PATIENCE.silence).clean
 
 
@@ -207,7 +207,7 @@ def test_killed_again_and_again_the_story_is_that_of_the_ledger(hub: System, tmp
             host.kill()
             host = start(hub)
         time.sleep(10)
-    audit = hub.audit(ledger, wait=120)
+    audit = hub.audit(ledger, wait=240)
     assert audit["clean"] and audit["ledger_closed"], audit
     changes, quarantine = audit["tables"]
     assert changes["acknowledged"] > 20_000 and quarantine["acknowledged"] > 200
