@@ -46,6 +46,7 @@ def stored(spark: SparkSession, checkpoints: QueryCheckpoints, generation: Gener
     """The state of each bucket by its key, as of the last batch."""
     if not checkpoints.has_commits(generation):
         return {}
+    _ = spark.streams.active  # which starts what state is read through, in a session that has had no query yet
     reader = spark.read.format("statestore").option("stateVarName", STATE)
     rows = reader.load(checkpoints.location(generation)).select("key", "value").collect()
     return {row["key"][0]: bytes(row["value"][0]) for row in rows}

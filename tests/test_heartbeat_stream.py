@@ -131,7 +131,7 @@ def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System) -
     wait_for("all are unhealthy", all_are(hub, machines, "Unhealthy"), 90)
     assert story_in_silver(hub, beats, max(map(max, beats.values())) + PATIENCE.silence).clean
     wait_for(
-        "the machines as they are now", lambda: machines_by_status(hub.settings.lake_root) == {"Unhealthy": 60}, 30
+        "the machines as they are now", lambda: machines_by_status(hub.settings.lake_root) == {"Unhealthy": 60}, 90
     )
     ids = {(change["machine_name"], change["status"], change["since"]): change["id"] for change in told(hub)}
     assert len(set(ids.values())) == len(ids) == len({change["id"] for change in told(hub)})

@@ -102,7 +102,7 @@ def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(
         return int(receipts[0].enqueued_ms)
 
     def work(plan: int, buckets: int) -> None:
-        chosen = HeartbeatSettings(silence_seconds=1, buckets=buckets)
+        chosen = HeartbeatSettings(silence_seconds=8, buckets=buckets)
         context = QueryContext(
             spark,
             Settings(home=tmp_path, heartbeat=chosen),
@@ -129,13 +129,13 @@ def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(
     beat(*machines)
     work(plan=1, buckets=2)
     assert len(told()) == 40
-    time.sleep(1.1)
+    time.sleep(8.2)
     beat(machines[0])
     work(plan=2, buckets=3)
     assert sorted(told()[40:]) == sorted(
         [*((name, "Healthy", "Unhealthy") for name in machines), (machines[0], "Unhealthy", "Healthy")]
     )
-    time.sleep(1.1)
+    time.sleep(8.2)
     beat()
     work(plan=2, buckets=3)
     assert told()[61:] == [(machines[0], "Healthy", "Unhealthy")]
