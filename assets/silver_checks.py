@@ -93,7 +93,7 @@ def _problems(books: Books) -> list[str]:
 
 def _being_changed(settings: Settings) -> str | None:
     """What writes to one table of clicks after the other just now; not known where checkpoints are not local."""
-    notes = dict(zip((SWAP_NOTE, REPLAY_NOTE), COMPLETED_BY, strict=True))
+    notes = {SWAP_NOTE: "rebuild", REPLAY_NOTE: "replay"}
     folder = Path(settings.checkpoint_root, SILVER.name)
     return next((name for note, name in notes.items() if (folder / note).exists()), None)
 

@@ -22,7 +22,7 @@ import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.beating import Beating, beating
+from bench.beating import beating
 from bench.figures import Figure, Result
 from bench.keyed_machines import keyed_changes
 from hub import HEARTBEATS, MACHINE_STATUS
@@ -94,7 +94,7 @@ class _Bench:
 
     def result(self, runs: int) -> Result:
         for way, count in ((self._ours, 5_000), (self._keyed, 250)):
-            with way() as query, self._beating() as machines:
+            with way() as query, beating(self._connection.servers) as machines:
                 machines.set(count, 0.01)
                 time.sleep(WARM_UP_SECONDS)
                 assert query.isActive
@@ -118,7 +118,7 @@ class _Bench:
     def _detection(self, machines: int, pause_chance: float) -> tuple[Detected, list[dict[str, Any]]]:
         """Of the last minute: before, all machines have come up."""
         first = {hub: _ends(self._connection, hub) for hub in (HEARTBEATS, MACHINE_STATUS)}
-        with self._ours() as query, self._beating() as running:
+        with self._ours() as query, beating(self._connection.servers) as running:
             running.set(machines, pause_chance)
             time.sleep(SETTLE_SECONDS)
             begin = time.time() * 1000
@@ -149,7 +149,7 @@ class _Bench:
         """The most machines for which half of the batches take less than a second, and all that is sent is read; the
         lowest level where it manages none."""
         best = levels[0]
-        with way() as query, self._beating() as machines:
+        with way() as query, beating(self._connection.servers) as machines:
             for level in levels:
                 machines.set(level, PAUSE_CHANCE)
                 time.sleep(SETTLE_SECONDS)
@@ -170,14 +170,11 @@ class _Bench:
     def _ours(self) -> "Iterator[StreamingQuery]":
         checkpoints = self._next_folder()
         settings = self._settings.model_copy(update={"checkpoints": checkpoints, "lake": f"{checkpoints}/lake"})
-        context = QueryContext(
+        context = QueryContext.without_host(
             self._spark,
             settings,
             self._connection,
             partition_counts(self._connection),
-            stopping=lambda: False,
-            check_lease=lambda: None,
-            now=datetime.now(UTC),
         )
         pulses = Pulses(self._connection, HEARTBEATS, settings.heartbeat.pulse_seconds, "bench")
         pulses.start()
@@ -217,11 +214,6 @@ class _Bench:
         shutil.rmtree(self._settings.home / f"checkpoints-{self._started}", ignore_errors=True)
         self._started += 1
         return str(self._settings.home / f"checkpoints-{self._started}")
-
-    @contextmanager
-    def _beating(self) -> Iterator[Beating]:
-        with beating(self._connection.servers) as machines:
-            yield machines
 
 
 def _result(

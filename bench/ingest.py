@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -203,14 +202,11 @@ class _Round:
 
     def _stream(self, stream: StreamSpec, query: QuerySpec) -> Measured:
         began = time.monotonic()
-        context = QueryContext(
+        context = QueryContext.without_host(
             self._spark,
             self._settings,
             self._connection,
             partition_counts(self._connection),
-            stopping=lambda: False,
-            check_lease=lambda: None,
-            now=datetime.now(UTC),
         )
         return _done(began, [start_query(context, stream, query, until_done=True)])
 

@@ -90,14 +90,9 @@ def recovery(rig: Rig, victim: int, stream: str = STREAM) -> float:
     old = rig.holder(stream)
     died = time.time()
     os.kill(victim, signal.SIGKILL)
-
-    def commits() -> list[float]:
-        new = rig.progress(stream)
-        run_id = new.run_id if new is not None and new.run_id != old.run_id else None
-        return [at for _, run, at in rig.commits(stream) if run == run_id]
-
-    wait_for("another run commits", lambda: rig.took_over(old, stream) and bool(commits()), BACK_SECONDS)
-    return min(commits()) - died
+    wait_for("another run commits", lambda: rig.took_over(old, stream), BACK_SECONDS)
+    new = rig.holder(stream).run_id
+    return min(at for _, run, at in rig.commits(stream) if run == new) - died
 
 
 def _commits(rig: Rig, stream: str) -> dict[Path, float]:

@@ -239,11 +239,11 @@ class Rig(Home):
             return False
 
     def took_over(self, old: Holder, stream: str = STREAM) -> bool:
-        """Whether another run's host runs its queries and has done a batch."""
+        """Whether another run's host runs its queries and has committed."""
         new = self.progress(stream)
         if new is None or new.run_id in (None, old.run_id) or new.phase != RUNNING:
             return False
-        return any(query.total_batches for query in new.queries.values())
+        return any(run == new.run_id for _, run, _ in self.commits(stream))
 
     def processes(self) -> list[psutil.Process]:
         """Every process that works on this home."""

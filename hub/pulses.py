@@ -28,7 +28,7 @@ class Pulses:
     """Sends from `start` until `stop`, in a thread of its own, whatever the hub answers."""
 
     def __init__(self, connection: HubConnection, hub: str, seconds: float, sender: str) -> None:
-        self._connection, self._hub, self._seconds, self._sender = connection, hub, seconds, sender
+        self._hub, self._seconds, self._sender = hub, seconds, sender
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulses", daemon=True)
         self._partitions, self._asked = 0, 0.0

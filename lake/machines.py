@@ -2,9 +2,7 @@
 
 from collections import Counter
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
+from lake.audit import rows_of
 from lake.silver import BY_RECORD, DATE, PLACE, PROCESSING_TIME, QUARANTINED
 from lake.tables import STREAMED, Column, Table, streamed
 
@@ -50,9 +48,4 @@ def quarantine_table(hub: str) -> Table:
 
 def machines_by_status(lake_root: str) -> dict[str, int]:
     """How many machines there are of each status, read without Spark."""
-    try:
-        table = DeltaTable(MACHINES.path(lake_root))
-    except TableNotFoundError:
-        return {}
-    statuses = table.to_pyarrow_dataset().to_table(columns=["status"])["status"].to_pylist()
-    return dict(Counter(statuses).most_common())
+    return dict(Counter(row["status"] for row in rows_of(MACHINES, lake_root, ("status",))).most_common())

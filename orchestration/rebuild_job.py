@@ -17,16 +17,10 @@ from pydantic import Field
 
 from assets.batch_spark import BatchSpark
 from assets.streams import table_key
-from lake.commit import SchemaMismatch
-from lake.lock import LockTimeout
-from lake.swap import FilesRewritten
 from orchestration import tags
 from settings import load_settings
-from streaming.checkpoints import CheckpointError
 from streaming.click_rebuild import Days, RebuildRefused, Rebuilt, rebuild_clicks
-from streaming.click_tables import CLICKS, BatchInWork
-
-EXPECTED = (BatchInWork, CheckpointError, FilesRewritten, LockTimeout, OSError, RebuildRefused, SchemaMismatch)
+from streaming.click_tables import CLICKS, REFUSALS
 
 
 class RebuildConfig(Config):
@@ -47,7 +41,7 @@ def rebuild_job() -> JobDefinition:
         days = config.days()
         try:
             done = rebuild_clicks(spark.spark_session, load_settings(), days, dry_run=config.dry_run)
-        except EXPECTED as error:
+        except (*REFUSALS, RebuildRefused) as error:
             raise Failure(str(error)) from error
         context.log.info(_told(done, config.dry_run))
         if not config.dry_run:

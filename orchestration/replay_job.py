@@ -17,18 +17,12 @@ from pydantic import Field
 
 from assets.batch_spark import BatchSpark
 from assets.streams import table_key
-from lake.commit import SchemaMismatch
-from lake.lock import LockTimeout
 from lake.silver import CLICK_QUARANTINE
-from lake.swap import FilesRewritten
 from orchestration import tags
 from settings import load_settings
-from streaming.checkpoints import CheckpointError
 from streaming.click_replay import Choice, Replayed, replay_clicks
-from streaming.click_tables import BatchInWork
+from streaming.click_tables import REFUSALS
 from streaming.clicks import reasons
-
-EXPECTED = (BatchInWork, CheckpointError, FilesRewritten, LockTimeout, OSError, SchemaMismatch)
 
 
 class ReplayConfig(Config):
@@ -49,7 +43,7 @@ def replay_job() -> JobDefinition:
         choice = config.choice()
         try:
             done = replay_clicks(spark.spark_session, load_settings(), choice, dry_run=config.dry_run)
-        except EXPECTED as error:
+        except REFUSALS as error:
             raise Failure(str(error)) from error
         context.log.info(_told(done, config.dry_run))
         if not config.dry_run:

@@ -61,14 +61,11 @@ def _run_streams(settings: Settings) -> None:
             for planned in source.due(1, now):
                 publisher.publish(planned.record, lambda outcome: None)
     spark = spark_session(settings, "class-archive")
-    context = QueryContext(
+    context = QueryContext.without_host(
         spark,
         settings,
         connection,
         partition_counts(connection),
-        stopping=lambda: False,
-        check_lease=lambda: None,
-        now=datetime.now(UTC),
     )
     for stream in STREAMS.values():
         queries = [start_query(context, stream, query) for query in stream.queries]

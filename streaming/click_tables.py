@@ -11,9 +11,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lake.commit import SchemaMismatch, committed_version, committed_versions, missing_columns
-from lake.lock import tables_locked
+from lake.lock import LockTimeout, tables_locked
 from lake.silver import BY_RECORD, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
-from lake.swap import replace_files
+from lake.swap import FilesRewritten, replace_files
 from lake.tables import Table
 from settings import Settings
 from streaming.catalog import SILVER
@@ -35,6 +35,10 @@ RECORD = list(BY_RECORD)
 
 class BatchInWork(Exception):
     """What somebody else writes is in some of its tables only."""
+
+
+REFUSALS = (BatchInWork, CheckpointError, FilesRewritten, LockTimeout, OSError, SchemaMismatch)
+"""What a job that changes the tables may end with for a person to read."""
 
 
 @contextmanager

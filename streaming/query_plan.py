@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +24,15 @@ class QueryContext:
     check_lease: Callable[[], None]
     """Does not return when this host may write no more."""
     now: datetime
+
+    @classmethod
+    def without_host(
+        cls, spark: SparkSession, settings: Settings, connection: HubConnection, partitions: dict[str, int]
+    ) -> Self:
+        """For a query that nobody stops in order, and that needs no lease."""
+        return cls(
+            spark, settings, connection, partitions, lambda: False, check_lease=lambda: None, now=datetime.now(UTC)
+        )
 
 
 @dataclass(frozen=True)

@@ -69,14 +69,11 @@ class Silver:
         self.sent += len(bodies)
 
     def start(self, name: str = "clicks", *, until_done: bool = False) -> StreamingQuery:
-        context = QueryContext(
+        context = QueryContext.without_host(
             self.spark,
             self.settings,
             HubConnection("unused:1"),
             {},
-            stopping=lambda: False,
-            check_lease=lambda: None,
-            now=datetime.now(UTC),
         )
         query = start_query(context, SILVER, replace(QUERIES[name], plan=self.plan), until_done=until_done)
         self.running.append(query)

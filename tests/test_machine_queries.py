@@ -58,14 +58,11 @@ class Silver:
                 publisher.publish(Record(self.topic, b"key", body), lambda outcome: None)
 
     def work(self) -> None:
-        context = QueryContext(
+        context = QueryContext.without_host(
             self.spark,
             self.settings,
             self.connection,
             partition_counts(self.connection),
-            stopping=lambda: False,
-            check_lease=lambda: None,
-            now=datetime.now(UTC),
         )
         spec = replace(SPEC, source=self.topic)
         start_query(context, HEARTBEAT, spec, status_plan, until_done=True).awaitTermination()
@@ -103,14 +100,11 @@ def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(
 
     def work(plan: int, buckets: int) -> None:
         chosen = HeartbeatSettings(silence_seconds=8, buckets=buckets)
-        context = QueryContext(
+        context = QueryContext.without_host(
             spark,
             Settings(home=tmp_path, heartbeat=chosen),
             connection,
             partition_counts(connection),
-            stopping=lambda: False,
-            check_lease=lambda: None,
-            now=datetime.now(UTC),
         )
         spec = replace(HEALTH, source=topic, plan=plan)
         start_query(context, HEARTBEAT, spec, health_plan, until_done=True).awaitTermination()
