@@ -7,3 +7,5 @@ SENSORS = "sensors"
 INPUT_HUBS = (CLICKS, HEARTBEATS, SENSORS)
 
 MACHINE_STATUS = "machine-status"
+SENSOR_ALERTS = "sensor-alerts"
+SENSOR_ECHOES = "sensor-echoes"

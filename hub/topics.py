@@ -1,6 +1,7 @@
 """The topics of the hub: which exist, and creating those that don't."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
@@ -103,6 +104,22 @@ def offset_ranges(connection: HubConnection, topic: str) -> dict[int, tuple[int,
         }
     finally:
         consumer.close()
+
+
+def offsets_since(connection: HubConnection, topic: str, partitions: int, since: datetime) -> dict[int, int]:
+    """For each partition the sequence number of the first record that the hub took then or later, or of the next."""
+    at = OffsetSpec.for_timestamp(round(since.timestamp() * 1000))
+    client = _admin(connection)
+    asked = {TopicPartition(topic, partition): at for partition in range(partitions)}
+    answers = client.list_offsets(asked, request_timeout=ANSWER_SECONDS)
+    try:
+        found = {place.partition: answer.result(ANSWER_SECONDS).offset for place, answer in answers.items()}
+    except (KafkaException, TimeoutError) as error:
+        raise HubUnreachable(
+            f"The hub at {connection.servers} does not tell what {topic} has since {since}."
+        ) from error
+    ends = HubEnds(connection).ask(topic, partitions) if any(offset < 0 for offset in found.values()) else {}
+    return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
 
 def _topic_configuration(connection: HubConnection, hub: HubSettings) -> dict[str, str]:

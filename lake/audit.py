@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -95,17 +96,21 @@ def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
     return found
 
 
-def rows_of(table: Table, lake_root: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    for batch in _batches(table, lake_root, columns):
+def rows_of(
+    table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
+) -> Iterator[dict[str, Any]]:
+    for batch in _batches(table, lake_root, columns, where):
         yield from batch.to_pylist()
 
 
-def _batches(table: Table, lake_root: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
     try:
         delta = DeltaTable(table.path(lake_root))
     except TableNotFoundError:
         return
-    yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns))
+    yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns), filter=where)
 
 
 def add_example(audit: TableAudit, text: str) -> None:

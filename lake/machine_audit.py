@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake.audit import TableAudit, add_example, rows_of
-from lake.machines import MACHINE_STATUS, quarantine_table
+from lake.machines import MACHINE_STATUS
+from lake.silver import quarantine_table
 
 INITIALIZING, HEALTHY, UNHEALTHY, RETIRED = "Initializing", "Healthy", "Unhealthy", "Retired"
 FIELDS = ("machine_name", "previous", "status", "since", "last_heartbeat")

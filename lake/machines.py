@@ -3,7 +3,7 @@
 from collections import Counter
 
 from lake.audit import rows_of
-from lake.silver import BY_RECORD, DATE, PLACE, PROCESSING_TIME, QUARANTINED
+from lake.silver import PLACE
 from lake.tables import STREAMED, Column, Table, streamed
 
 MACHINE = (
@@ -34,16 +34,6 @@ MACHINES = Table(
     MACHINE,
     properties=STREAMED,
 )
-
-
-def quarantine_table(hub: str) -> Table:
-    return Table(
-        f"quarantine/{hub.replace('-', '_')}",
-        f"Records of the hub {hub} that can't be read, with the reason",
-        (*QUARANTINED, PROCESSING_TIME, *PLACE, DATE),
-        partitioned_by=("date",),
-        properties=streamed(*BY_RECORD),
-    )
 
 
 def machines_by_status(lake_root: str) -> dict[str, int]:

@@ -83,6 +83,17 @@ QUARANTINED = (
     Column("sentence", "STRING", "Why it is here, for people"),
 )
 
+
+def quarantine_table(hub: str) -> Table:
+    return Table(
+        f"quarantine/{hub.replace('-', '_')}",
+        f"Records of the hub {hub} that can't be read, with the reason",
+        (*QUARANTINED, PROCESSING_TIME, *PLACE, DATE),
+        partitioned_by=("date",),
+        properties=streamed(*BY_RECORD),
+    )
+
+
 CLICK_QUARANTINE = Table(
     "quarantine/clicks",
     "Records of the hub clicks that are no valid clicks, with the reason",

@@ -222,11 +222,55 @@ class HeartbeatSettings(SettingsGroup):
         return self
 
 
+class SensorSettings(SettingsGroup):
+    """Which readings are anomalous, how soon that is told, and which windows are sampled."""
+
+    alerts: Literal["real-time", "micro-batch"] = setting(
+        "real-time", "How alerts are raised; micro-batch where a core for each partition of sensors is too much"
+    )
+    alert_trigger_seconds: float = setting(5, "How often alerts are raised in micro-batches", ge=0)
+    alert_interval_seconds: float = setting(
+        60,
+        "How often alerts in real time note how far they are; what came since is told again after a crash, with the "
+        "same ids",
+        ge=5,
+    )
+    lowest: float | None = setting(0, "A lower frequency is anomalous", allow_inf_nan=False)
+    highest: float | None = setting(None, "A higher frequency is anomalous", allow_inf_nan=False)
+    rules: AbsolutePath | None = setting(None, "A JSON file with limits of single devices, see docs/sensors.md")
+    trigger_seconds: float = setting(10, "How often readings are written, and windows closed", production="60", ge=0)
+    max_records: int = setting(200_000, "Readings that one batch takes at most", ge=1)
+    window_seconds: int = setting(60, "Length of the windows that are sampled, in event time", ge=1, le=86_400)
+    slide_seconds: int = setting(30, "How often a window begins; the window's length is a multiple of it", ge=1)
+    lateness_seconds: int = setting(
+        30, "A window waits so long after its end for readings, by the hub's clock", ge=0, le=86_400
+    )
+    per_device: bool = setting(False, "Sample each device's readings of a window, instead of all together")
+    ahead_seconds: int = setting(60, "A device's clock may be so far ahead of the hub's", ge=0, le=86_400)
+    pulse_seconds: float = setting(
+        5,
+        "How often the stream sends a record of its own to each partition of sensors, by which windows close when "
+        "nobody else sends; 0 where it may not send there",
+        ge=0,
+        le=60,
+    )
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Self:
+        if self.window_seconds % self.slide_seconds:
+            raise ValueError(
+                f"{PREFIX}SENSORS_WINDOW_SECONDS must be a multiple of {PREFIX}SENSORS_SLIDE_SECONDS, such as 60 and 30"
+            )
+        if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
+            raise ValueError(f"{PREFIX}SENSORS_LOWEST must not be above {PREFIX}SENSORS_HIGHEST")
+        return self
+
+
 class SupervisorSettings(SettingsGroup):
     """When a stream is started again, and when it is not."""
 
-    streams: list[Literal["bronze", "silver", "heartbeat"]] = setting(
-        ["bronze", "silver", "heartbeat"],
+    streams: list[Literal["bronze", "silver", "heartbeat", "sensors"]] = setting(
+        ["bronze", "silver", "heartbeat", "sensors"],
         "The streams to keep running here, as a JSON array; others run only while launched by hand",
     )
     first_wait_seconds: float = setting(
@@ -300,6 +344,7 @@ class Settings(BaseSettings):
     bronze: BronzeSettings = BronzeSettings()
     silver: SilverSettings = SilverSettings()
     heartbeat: HeartbeatSettings = HeartbeatSettings()
+    sensors: SensorSettings = SensorSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     metrics: MetricsSettings = MetricsSettings()
     alert: AlertSettings = AlertSettings()

@@ -3,9 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hub import CLICKS, HEARTBEATS, INPUT_HUBS, MACHINE_STATUS
+from hub import CLICKS, HEARTBEATS, INPUT_HUBS, MACHINE_STATUS, SENSOR_ALERTS, SENSOR_ECHOES
+from hub import SENSORS as SENSORS_HUB
 from lake import machines
-from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
+from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
+from lake.silver import (
+    CLICK_ACTIVITY,
+    CLICK_DUPLICATES,
+    CLICK_QUARANTINE,
+    CLICKPATH,
+    clicks_table,
+    quarantine_table,
+)
 from lake.tables import Table, bronze_table
 from settings import Settings
 
@@ -16,8 +25,7 @@ class QuerySpec:
     source: "str | Table"
     """The hub or the table that it reads."""
     target: "str | Table"
-    """The hub that it writes to; or the table whose commits tell which batches are done: the last that a batch is
-    written to."""
+    """The hub that it writes to; or the table whose commits tell which batches are done."""
     plan: int
     """Raised with a change that Spark can't resume from; the query then starts a new checkpoint generation."""
     trigger_seconds: Callable[[Settings], float]
@@ -26,6 +34,10 @@ class QuerySpec:
     """Into how many its state is divided, from the first start of a checkpoint on."""
     ends_up_in: Table | None = None
     """For a query that writes to a hub: the table that another query carries it to."""
+    real_time: Callable[[Settings], bool] = lambda settings: False
+    """Whether it passes on each record as it comes, and needs a core for each partition all the time."""
+    echoes: str | None = None
+    """The hub that it passes pulses on to in real time, by which it is known how far it is."""
     may_read_again: bool = False
     """True when records that it reads a second time change nothing, so that it can begin anew at any time."""
 
@@ -55,12 +67,18 @@ class StreamSpec:
     queries: tuple[QuerySpec, ...]
     pulsed_hub: str | None = None
     """The hub whose partitions the host keeps going; see `hub.pulses`."""
+    pulse_seconds: Callable[[Settings], float] = lambda settings: 0
 
     @property
     def hubs(self) -> list[str]:
         """Those that it reads or writes, each once."""
         ends = (end for query in self.queries for end in (query.source, query.target))
         return list(dict.fromkeys(end for end in ends if isinstance(end, str)))
+
+    @property
+    def topics(self) -> list[str]:
+        """Its hubs, and those that it only talks to itself through."""
+        return [*self.hubs, *(query.echoes for query in self.queries if query.echoes is not None)]
 
 
 def bronze_query(hub: str) -> QuerySpec:
@@ -118,18 +136,55 @@ HEARTBEAT = StreamSpec(
             machines.MACHINE_STATUS,
             plan=1,
             trigger_seconds=lambda settings: settings.heartbeat.table_trigger_seconds,
-            also_writes=(machines.MACHINES, machines.quarantine_table(MACHINE_STATUS)),
+            also_writes=(machines.MACHINES, quarantine_table(MACHINE_STATUS)),
             may_read_again=True,
         ),
         QuerySpec(
             "malformed_heartbeats",
             HEARTBEATS,
-            machines.quarantine_table(HEARTBEATS),
+            quarantine_table(HEARTBEATS),
             plan=1,
             trigger_seconds=lambda settings: settings.heartbeat.table_trigger_seconds,
         ),
     ),
     pulsed_hub=HEARTBEATS,
+    pulse_seconds=lambda settings: settings.heartbeat.pulse_seconds,
 )
 
-STREAMS = {stream.name: stream for stream in (BRONZE, SILVER, HEARTBEAT)}
+
+def _seconds_between_alert_signs(settings: Settings) -> float:
+    """In real time alerts tell by pulses that they are alive, or by noting how far they are where there are none."""
+    chosen = settings.sensors
+    if chosen.alerts == "micro-batch":
+        return chosen.alert_trigger_seconds
+    return chosen.pulse_seconds or chosen.alert_interval_seconds
+
+
+SENSORS = StreamSpec(
+    "sensors",
+    "Sensors' readings: anomalies to the hub sensor-alerts at once, and samples of sliding windows to silver",
+    (
+        QuerySpec(
+            "alerts",
+            SENSORS_HUB,
+            SENSOR_ALERTS,
+            plan=1,
+            trigger_seconds=_seconds_between_alert_signs,
+            real_time=lambda settings: settings.sensors.alerts == "real-time",
+            echoes=SENSOR_ECHOES,
+            may_read_again=True,
+        ),
+        QuerySpec(
+            "samples",
+            SENSORS_HUB,
+            SENSOR_READINGS,
+            plan=1,
+            trigger_seconds=lambda settings: settings.sensors.trigger_seconds,
+            also_writes=(SENSOR_SAMPLES, SENSOR_WINDOWS, quarantine_table(SENSORS_HUB)),
+        ),
+    ),
+    pulsed_hub=SENSORS_HUB,
+    pulse_seconds=lambda settings: settings.sensors.pulse_seconds,
+)
+
+STREAMS = {stream.name: stream for stream in (BRONZE, SILVER, HEARTBEAT, SENSORS)}

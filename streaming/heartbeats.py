@@ -6,12 +6,21 @@ machine's name alone; times that a machine sends change nothing, since the hub's
 
 from pyspark.sql import DataFrame
 
-from streaming.strict_json import BODY_FAULTS, TEXT, WHOLE_VALUE, Fault, is_other_type, sql_text, type_at, verdict
+from streaming.strict_json import (
+    BODY_FAULTS,
+    PULSE,
+    TEXT,
+    WHOLE_VALUE,
+    Fault,
+    is_other_type,
+    sql_text,
+    type_at,
+    verdict,
+)
 
 LONGEST_NAME = 256
 # Most heartbeats are written like this, and need not be read as JSON: nothing is escaped, and nothing else is there.
 _PLAIN = r'^\{"machine_name": ?"([^"\\\p{Cntrl}\s][^"\\\p{Cntrl}]{0,254})", ?"sent_at": ?"[^"\\\p{Cntrl}]*"\}\z'
-_PULSE = r'^\{"pulse": "[^"\\\p{Cntrl}]*", "sent_at": "[^"\\\p{Cntrl}]*"\}\z'
 _PLAIN_NAME = f"CASE WHEN is_valid_utf8({TEXT}) THEN nullif(regexp_extract({TEXT}, {sql_text(_PLAIN)}, 1), '') END"
 _BLANK = sql_text(r"^\s*$")
 _NAME = "try_variant_get(variant, '$.machine_name', 'string')"
@@ -77,4 +86,4 @@ def malformed(records: DataFrame) -> DataFrame:
 def _read(records: DataFrame) -> DataFrame:
     return records.selectExpr(
         "value AS body", "partition", "offset AS sequence_number", "timestamp AS enqueued_time"
-    ).selectExpr("*", f"{_PLAIN_NAME} AS plain_name", f"coalesce({TEXT} RLIKE {sql_text(_PULSE)}, false) AS pulse")
+    ).selectExpr("*", f"{_PLAIN_NAME} AS plain_name", f"coalesce({TEXT} RLIKE {sql_text(PULSE)}, false) AS pulse")

@@ -23,6 +23,7 @@ from lake.tables import Table
 from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
+from streaming.echoes import listen
 from streaming.failures import Failure, FailureClass, StreamFailed, classify
 from streaming.files import StreamFiles
 from streaming.guard import check_or_end, guard
@@ -159,7 +160,7 @@ class StreamHost:
         from streaming.watch import ProgressWriter
         from streaming.work import WorkMeter
 
-        spark = spark_session(self._settings, self._stream.name)
+        spark = spark_session(self._settings, self._stream.name, self._kept_slots())
         _stop_on_signals(self.request_stop)  # again, because PySpark sets a handler of its own for SIGINT
         # The JVM holds the lease for as long as it lives; nothing here gives it back.
         lease = Lease.take(spark, self._files.lease, self._run_id)
@@ -199,6 +200,7 @@ class StreamHost:
         progress.phase(RUNNING)
         log.info("%s runs %s", self._stream.name, ", ".join(spec.name for spec in self._stream.queries))
         self._watch_sources(spark, connection, partitions, progress)
+        self._listen_to_echoes(connection, partitions, progress)
         pulses = self._start_pulses(connection)
         meter, alive_at = WorkMeter(spark.sparkContext), 0.0
         while not self._stop.wait(LOOK_SECONDS):
@@ -210,8 +212,9 @@ class StreamHost:
                     Failure(
                         FailureClass.SETTINGS,
                         f"{self._stream.name}: this account may not send to the hub {self._stream.pulsed_hub} "
-                        f"({pulses.forbidden}), but without pulses a quiet partition holds up all others.",
-                        "Give it the right to send there, or set TIDEWATCH_HEARTBEAT_PULSE_SECONDS=0.",
+                        f"({pulses.forbidden}), by which it keeps time when nobody else sends.",
+                        "Give it the right to send there, or set "
+                        f"TIDEWATCH_{self._stream.name.upper()}_PULSE_SECONDS=0.",
                     )
                 )
             if time.monotonic() - alive_at >= ALIVE_SECONDS:
@@ -233,13 +236,31 @@ class StreamHost:
             log.warning("%s was cut off while it stopped: %s", self._stream.name, type(error).__name__)
         del lease
 
+    def _kept_slots(self) -> int:
+        """How many tasks its queries in real time keep running: one for each partition of their hubs."""
+        hubs = [spec.hub for spec in self._stream.queries if spec.real_time(self._settings) and spec.hub is not None]
+        if not hubs:
+            return 0
+        try:
+            partitions = partition_counts(HubConnection.from_settings(self._settings.hub))
+        except HubUnreachable:
+            partitions = {}  # it will be waited for; where it has more, the next start knows
+        return sum(partitions.get(hub, self._settings.hub.partitions) for hub in hubs)
+
     def _start_pulses(self, connection: HubConnection) -> Pulses | None:
-        hub, seconds = self._stream.pulsed_hub, self._settings.heartbeat.pulse_seconds
+        hub, seconds = self._stream.pulsed_hub, self._stream.pulse_seconds(self._settings)
         if hub is None or not seconds:
             return None
         pulses = Pulses(connection, hub, seconds, sender=self._run_id or f"{self._stream.name}-{os.getpid()}")
         pulses.start()
         return pulses
+
+    def _listen_to_echoes(
+        self, connection: HubConnection, partitions: dict[str, int], progress: "ProgressWriter"
+    ) -> None:
+        for spec in self._stream.queries:
+            if spec.echoes is not None and spec.hub is not None and spec.real_time(self._settings):
+                listen(connection, spec.echoes, partitions[spec.echoes], spec.name, partitions[spec.hub], progress)
 
     def _watch_sources(
         self, spark: "SparkSession", connection: HubConnection, partitions: dict[str, int], progress: "ProgressWriter"
@@ -255,9 +276,12 @@ class StreamHost:
             watch_tables({name: UnreadOfTable(spark, table, root) for name, table in tables.items()}, progress)
 
     def _finish(self, queries: "list[StreamingQuery]", progress: "ProgressWriter") -> None:
-        """Lets batches in work end. In place of a next one the sink raises, which ends the query."""
+        """Lets batches in work end. In place of a next one the sink raises, which ends the query. A query in real time
+        is in a batch all the time; what it did since it last noted how far it is, it does again."""
         deadline = time.monotonic() + self._settings.stream.stop_seconds
-        while any(query.isActive and query.status["isTriggerActive"] for query in queries):
+        in_real_time = {spec.name for spec in self._stream.queries if spec.real_time(self._settings)}
+        batches = [query for query in queries if query.name not in in_real_time]
+        while any(query.isActive and query.status["isTriggerActive"] for query in batches):
             if time.monotonic() > deadline:
                 log.warning(
                     "%s: a batch did not end in %s s and is cut off; it is done again after the next start",
@@ -273,11 +297,10 @@ class StreamHost:
     def _wait_for_hub(self, connection: HubConnection, progress: "ProgressWriter") -> dict[str, int] | None:
         """Creates what topics are missing and returns all with their partitions; None when told to stop meanwhile."""
         deadline = time.monotonic() + self._settings.stream.hub_wait_seconds
-        hubs = self._stream.hubs
         told = ""
         while not self._stop.is_set():
             try:
-                create_missing_topics(connection, self._settings.hub, hubs)
+                create_missing_topics(connection, self._settings.hub, self._stream.topics)
                 return partition_counts(connection)
             except HubUnreachable as error:
                 if str(error) != told:

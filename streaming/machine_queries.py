@@ -5,20 +5,18 @@ reads them from there, and takes each id once.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hub import MACHINE_STATUS
 from lake import machines as tables
-from lake.commit import append_once, bring_up_to_date, committed_version, has_rows, replace_all
-from lake.silver import BY_RECORD
-from lake.tables import Table
+from lake.commit import bring_up_to_date, has_rows, replace_all
+from lake.silver import quarantine_table
 from settings import HeartbeatSettings
+from streaming.appended import Appended, kept, rows_now
 from streaming.catalog import HEARTBEAT, QuerySpec
 from streaming.checkpoints import Generation, QueryCheckpoints
 from streaming.heartbeats import beats, malformed
@@ -85,10 +83,10 @@ def status_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     assert query.hub is not None
     spark, root = context.spark, context.settings.lake_root
     bring_up_to_date(spark, tables.MACHINES, root)
-    changes = _Appended(context, query.table, generation)
-    quarantined = _Appended(context, tables.quarantine_table(query.hub), generation, may_read_again=True)
+    changes = Appended(context, query.table, generation)
+    quarantined = Appended(context, quarantine_table(query.hub), generation, may_read_again=True)
     if not has_rows(spark, tables.MACHINES, root) and has_rows(spark, query.table, root):
-        every = _rows(spark, query.table, root).select(*(column.name for column in tables.MACHINES.columns))
+        every = rows_now(spark, query.table, root).select(*(column.name for column in tables.MACHINES.columns))
         replace_all(latest_of_each(every).coalesce(1), tables.MACHINES, root)
 
     def commit(batch: DataFrame, number: int) -> None:
@@ -96,7 +94,7 @@ def status_plan(context: QueryContext, query: QuerySpec, generation: Generation)
         with kept(from_records(batch)) as read, kept(each_once(read)) as told, kept(_new_changes(told, root)) as new:
             quarantined.append(unreadable(read), number)
             if not new.isEmpty():
-                there = _rows(spark, tables.MACHINES, root)
+                there = rows_now(spark, tables.MACHINES, root)
                 now = latest_of_each(there.unionByName(new.select(*there.columns)))
                 replace_all(now.coalesce(1), tables.MACHINES, root, (generation.writer, number))
             changes.append(new, number)
@@ -112,7 +110,7 @@ def _new_changes(told: DataFrame, root: str) -> DataFrame:
     if ends is None or ends[0] is None:
         return told
     first, last = (end.astimezone(UTC) for end in ends)
-    there = _rows(told.sparkSession, tables.MACHINE_STATUS, root)
+    there = rows_now(told.sparkSession, tables.MACHINE_STATUS, root)
     same_time = there.where(F.col("date").between(first.date(), last.date()))
     same_time = same_time.where(F.col("since").between(F.lit(first), F.lit(last)))
     return told.join(same_time.select("id"), "id", "left_anti")
@@ -120,50 +118,10 @@ def _new_changes(told: DataFrame, root: str) -> DataFrame:
 
 def malformed_plan(context: QueryContext, query: QuerySpec, generation: Generation) -> QueryPlan:
     assert query.hub is not None
-    quarantined = _Appended(context, query.table, generation)
+    quarantined = Appended(context, query.table, generation)
     # It looks at all heartbeats, but seldom: so at many at a time.
     chosen = context.settings.heartbeat
     most = chosen.max_records * max(1, math.ceil(chosen.table_trigger_seconds))
     records = planned_records(context, query.hub, generation, most)
     read = observe_newest(records, context.partitions[query.hub], "timestamp")
     return QueryPlan(malformed(read), quarantined.append)
-
-
-class _Appended:
-    """A table that few batches have rows for: the others make no commit, but for a generation's first, by which it is
-    known later that the table belongs to the checkpoint."""
-
-    def __init__(
-        self, context: QueryContext, table: Table, generation: Generation, *, may_read_again: bool = False
-    ) -> None:
-        """With `may_read_again` records that are there already are left out."""
-        self._table, self._root, self._writer = table, context.settings.lake_root, generation.writer
-        self._may_read_again = may_read_again
-        bring_up_to_date(context.spark, table, self._root)
-        self._known = committed_version(context.spark, table, self._root, self._writer) is not None
-
-    def append(self, batch: DataFrame, number: int) -> None:
-        if self._may_read_again:
-            there = _rows(batch.sparkSession, self._table, self._root)
-            batch = batch.join(there.select(*BY_RECORD), list(BY_RECORD), "left_anti").select(*batch.columns)
-        with kept(batch) as rows:
-            if not self._known or not rows.isEmpty():
-                append_once(rows.coalesce(1), self._table, self._root, self._writer, number)
-                self._known = True
-
-
-def _rows(spark: SparkSession, table: Table, root: str) -> DataFrame:
-    return spark.read.format("delta").load(table.path(root))
-
-
-@contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """In memory or on disk, so that they are computed once."""
-    if rows.is_cached:
-        yield rows
-        return
-    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield rows
-    finally:
-        rows.unpersist()

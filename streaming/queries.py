@@ -1,20 +1,22 @@
 """Starts the queries of a stream: generation, plan, trigger and checkpoint put together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lake.commit import committed_version, has_rows
 from lake.tables import Table
 from streaming.activity_query import activity_plan
 from streaming.bronze import bronze_plan
-from streaming.catalog import BRONZE, HEARTBEAT, SILVER, QuerySpec, StreamSpec
+from streaming.catalog import BRONZE, HEARTBEAT, SENSORS, SILVER, QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError, Generation, Offsets, QueryCheckpoints
 from streaming.clicks_query import clicks_plan
 from streaming.machine_queries import health_plan, malformed_plan, status_plan
 from streaming.query_plan import Planner, QueryContext
+from streaming.sensor_queries import alerts_plan, samples_plan
 
 PLANNERS: Mapping[tuple[str, str], Planner] = {
     **{(BRONZE.name, query.name): bronze_plan for query in BRONZE.queries},
@@ -23,6 +25,8 @@ PLANNERS: Mapping[tuple[str, str], Planner] = {
     (HEARTBEAT.name, "machine_health"): health_plan,
     (HEARTBEAT.name, "machine_status"): status_plan,
     (HEARTBEAT.name, "malformed_heartbeats"): malformed_plan,
+    (SENSORS.name, "alerts"): alerts_plan,
+    (SENSORS.name, "samples"): samples_plan,
 }
 
 
@@ -52,28 +56,39 @@ def start_query(
     generation = current_generation(context, checkpoints, stream, query)
     plan = (planner or PLANNERS[stream.name, query.name])(context, query, generation)
 
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{stream.name}.{query.name}")
+    tasks = spark.conf.get(TASKS) or settings.spark.shuffle_partitions
+    spark.conf.set(TASKS, plan.tasks or tasks)  # the query takes it over when it starts
+    writer = plan.rows.writeStream.queryName(query.name)
+    writer = _into_hub(writer, context) if plan.commit is None else _in_batches(writer, context, plan.commit)
+    if until_done:
+        writer = writer.trigger(availableNow=True)
+    elif plan.real_time_seconds is not None:
+        interval = f"{round(plan.real_time_seconds * 1000)} milliseconds"
+        writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
+    else:
+        writer = writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds")
+    try:
+        return writer.option("checkpointLocation", checkpoints.location(generation)).start()
+    finally:
+        spark.conf.set(TASKS, tasks)
+
+
+def _in_batches(
+    writer: DataStreamWriter, context: QueryContext, write: Callable[[DataFrame, int], None]
+) -> DataStreamWriter:
     def commit(batch: DataFrame, number: int) -> None:
         if context.stopping():
             raise StopRequested
         context.check_lease()
-        plan.commit(batch, number)
+        write(batch, number)
 
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{stream.name}.{query.name}")
-    tasks = spark.conf.get(TASKS) or settings.spark.shuffle_partitions
-    spark.conf.set(TASKS, plan.tasks or tasks)  # the query takes it over when it starts
-    writer = (
-        plan.rows.writeStream.queryName(query.name)
-        .foreachBatch(commit)
-        .option("checkpointLocation", checkpoints.location(generation))
-    )
-    if until_done:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds")
-    try:
-        return writer.start()
-    finally:
-        spark.conf.set(TASKS, tasks)
+    return writer.foreachBatch(commit)
+
+
+def _into_hub(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
+    """Rows tell their topic. Nobody looks at the lease before each, but its holder's guard does all the time."""
+    return writer.format("kafka").options(**context.connection.spark_options()).outputMode("update")
 
 
 def current_generation(

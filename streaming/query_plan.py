@@ -38,10 +38,13 @@ class QueryContext:
 @dataclass(frozen=True)
 class QueryPlan:
     rows: DataFrame
-    commit: Callable[[DataFrame, int], None]
-    """Writes a batch exactly once, whenever and however often it is called with it; to a hub at least once."""
+    commit: Callable[[DataFrame, int], None] | None
+    """Writes a batch exactly once, whenever and however often it is called with it; to a hub at least once. None for
+    rows in real time."""
     tasks: int | None = None
     """After a shuffle, where the settings do not say."""
+    real_time_seconds: float | None = None
+    """For rows that go to hubs one by one as they come, each to its `topic`: how often it is noted how far that is."""
 
 
 Planner = Callable[[QueryContext, QuerySpec, Generation], QueryPlan]

@@ -1,6 +1,7 @@
 """The Spark session of a stream: Delta, RocksDB state, FAIR pools, UTC, and defaults fit for a small machine."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,17 +18,29 @@ SCRATCH = "tmp"
 ALWAYS_NEW = ("body", "sequence_number", "eventID")
 
 
-def spark_session(settings: Settings, application: str) -> SparkSession:
-    """Its scratch files are in a folder of this process, which `clear_scratch` removes when the process is gone."""
+def spark_session(settings: Settings, application: str, kept_slots: int = 0) -> SparkSession:
+    """Its scratch files are in a folder of this process, which `clear_scratch` removes when the process is gone.
+
+    On this machine it has `kept_slots` more slots than cores, for tasks that run all the time and mostly wait.
+    """
     scratch = settings.run_folder / application / SCRATCH / str(os.getpid())
     scratch.mkdir(parents=True, exist_ok=True)
     if settings.spark.master.startswith("local"):
         # Of the processes that run stateful processors; PySpark takes the first python3 on the path otherwise.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(settings.spark.master).appName(f"tidewatch-{application}")
+    master = with_slots(settings.spark.master, kept_slots)
+    builder = SparkSession.builder.master(master).appName(f"tidewatch-{application}")
     for name, value in (session_configuration(settings, scratch) | settings.spark.conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def with_slots(master: str, more: int) -> str:
+    cores = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    if cores is None or not more:
+        return master
+    own = {None: 1, "*": os.cpu_count() or 1}.get(cores[1]) or int(cores[1])
+    return f"local[{own + more}]"
 
 
 def close_session(spark: SparkSession, seconds: float | None = None) -> None:

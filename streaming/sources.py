@@ -18,24 +18,25 @@ FETCH_WAIT_MS = 20
 
 
 def hub_records(
-    spark: SparkSession, connection: HubConnection, hub: str, *, starts_at: Offsets | None, max_records: int
+    spark: SparkSession, connection: HubConnection, hub: str, *, starts_at: Offsets | None, max_records: int | None
 ) -> DataFrame:
-    """A hub's records with Kafka's columns and headers. `starts_at` counts only for a checkpoint without a batch."""
+    """A hub's records with Kafka's columns and headers. `starts_at` counts only for a checkpoint without a batch. In
+    real time there is no limit of records."""
+    limits = {"maxOffsetsPerTrigger": max_records, "kafka.fetch.max.wait.ms": FETCH_WAIT_MS} if max_records else {}
     return (
         spark.readStream.format("kafka")
         .options(**connection.spark_options())
         .option("subscribe", hub)
         .option("startingOffsets", json.dumps(starts_at) if starts_at else "earliest")
-        .option("maxOffsetsPerTrigger", max_records)
+        .options(**limits)
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
         .option("kafka.reconnect.backoff.max.ms", 10_000)
-        .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
         .load()
     )
 
 
-def planned_records(context: QueryContext, hub: str, generation: Generation, max_records: int) -> DataFrame:
+def planned_records(context: QueryContext, hub: str, generation: Generation, max_records: int | None) -> DataFrame:
     """From where the generation begins."""
     starts_at = complete_offsets(generation.starts_at, context.partitions) if generation.starts_at else None
     return hub_records(context.spark, context.connection, hub, starts_at=starts_at, max_records=max_records)

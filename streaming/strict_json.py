@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TEXT = "cast(body AS STRING)"
+# What `hub.pulses` sends.
+PULSE = r'^\{"pulse": "[^"\\\p{Cntrl}]*", "sent_at": "[^"\\\p{Cntrl}]*"\}\z'
 # Spark stops reading at a value's end. So the text has to be a whole value inside an array and inside an object:
 # nothing that could follow it closes both.
 IN_ARRAY = f"try_parse_json('[' || {TEXT} || ']')"

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.listener import StreamingQueryProgress as SparkProgress
 
 from processes.identity import boot_id
+from streaming.echoes import Echo
 from streaming.progress import STARTING, QueryProgress, StreamProgress
 from streaming.sources import NEWEST_RECORDS
 from streaming.table_watch import TableOffset, Unread
@@ -41,6 +42,8 @@ class ProgressWriter(StreamingQueryListener):
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self._away_since = 0.0
+        self._ends: dict[str, dict[str, int]] = {}
+        self._echoing: set[str] = set()
         at = clock().isoformat()
         before = StreamProgress.read(file)
         self._progress = StreamProgress(
@@ -83,7 +86,28 @@ class ProgressWriter(StreamingQueryListener):
         with self._lock:
             before = self._progress.queries.get(query)
             if before is not None:
-                after = with_lag(before, {str(partition): end for partition, end in ends.items()}, self._clock())
+                self._ends[query] = {str(partition): end for partition, end in ends.items()}
+                after = with_lag(before, self._ends[query], self._clock())
+                if query in self._echoing and time.monotonic() - before.sign_clock < 2 * before.trigger_seconds:
+                    # It reads all the time, but tells only with each pulse how far it is.
+                    after = replace(after, lag_records=before.lag_records, lag_seconds=before.lag_seconds)
+                self._write(queries={**self._progress.queries, query: after})
+
+    def echoed(self, query: str, echoes: dict[str, Echo], all_since: float | None) -> None:
+        """Pulses passed through a query in real time, through all partitions since the moment given."""
+        with self._lock:
+            before = self._progress.queries.get(query)
+            if before is not None:
+                self._echoing.add(query)
+                after = replace(
+                    before,
+                    read_to=before.read_to | {part: echo.sequence_number + 1 for part, echo in echoes.items()},
+                    read_up_to=before.read_up_to
+                    | {part: echo.enqueued_at.isoformat() for part, echo in echoes.items()},
+                    end_to_end_seconds=max(echo.seconds for echo in echoes.values()),
+                    sign_clock=max(before.sign_clock, all_since or 0.0),
+                )
+                after = with_unread(after, self._ends.get(query, {}), self._clock())
                 self._write(queries={**self._progress.queries, query: after})
 
     def hub_answers(self, answers: bool) -> None:
@@ -188,21 +212,30 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
 
 
 def with_lag(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
-    """What is unread of a hub that reaches to these ends; unknown until the query told how far it has read."""
+    """What is unread of a hub that reaches to these ends, and how fast it grows; unknown until the query told how far
+    it has read."""
     if not query.read_to or not ends:
+        return query
+    source_end = sum(ends.values())
+    return replace(
+        with_unread(query, ends, now),
+        source_end=source_end,
+        source_asked_at=now.isoformat(),
+        arriving_rows_per_second=_growth(query, source_end, now),
+    )
+
+
+def with_unread(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
+    if not ends:
         return query
     unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in ends.items()}
     behind = [partition for partition, count in unread.items() if count]
     caught_up = {partition: now.isoformat() for partition, count in unread.items() if not count}
-    source_end = sum(ends.values())
     return replace(
         query,
         lag_records=sum(unread.values()),
         lag_seconds=max((_waiting(query, partition, now) for partition in behind), default=0.0),
         caught_up_at=query.caught_up_at | caught_up,
-        source_end=source_end,
-        source_asked_at=now.isoformat(),
-        arriving_rows_per_second=_growth(query, source_end, now),
     )
 
 

@@ -18,7 +18,8 @@ from hub.publisher import KafkaPublisher, Record
 from hub.pulses import pulse
 from hub.topics import create_missing_topics, partition_counts
 from lake.commit import append_once
-from lake.machines import MACHINE_STATUS, MACHINES, quarantine_table
+from lake.machines import MACHINE_STATUS, MACHINES
+from lake.silver import quarantine_table
 from lake.tables import Table
 from settings import HeartbeatSettings, HubSettings, Settings
 from streaming.catalog import HEARTBEAT
@@ -176,7 +177,7 @@ def test_cut_off_between_its_tables_a_batch_is_completed(silver: Silver, monkeyp
         return append_once(rows, table, *others)
 
     with monkeypatch.context() as patched:
-        patched.setattr("streaming.machine_queries.append_once", append)
+        patched.setattr("streaming.appended.append_once", append)
         with pytest.raises(Exception, match="cut off"):
             silver.work()
     assert silver.seen(MACHINES) == [("press", "Unhealthy", 6)]

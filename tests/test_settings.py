@@ -34,7 +34,7 @@ def test_defaults_embed_the_hub_and_keep_everything_in_data(tmp_path: Path) -> N
         ("TIDEWATCH_SPARK_CONF", "{oops", "TIDEWATCH_SPARK_CONF is refused: write a JSON object"),
         ("TIDEWATCH_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "x"}', "put it into core-site.xml"),
         ("TIDEWATCH_SUPERVISOR_STREAMS", "bronze", "TIDEWATCH_SUPERVISOR_STREAMS is refused: write a JSON array"),
-        ("TIDEWATCH_SUPERVISOR_STREAMS", '["gold"]', "Input should be 'bronze', 'silver' or 'heartbeat'"),
+        ("TIDEWATCH_SUPERVISOR_STREAMS", '["gold"]', "Input should be 'bronze', 'silver', 'heartbeat' or 'sensors'"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"a b": "STRING"}', "'a b' can't be a column"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"EventId": "STRING"}', "has a column EventId already"),
         ("TIDEWATCH_SILVER_PROMOTED_FIELDS", '{"x": "STRING", "X": "STRING"}', "differ only in upper and lower case"),

@@ -33,4 +33,5 @@ class Sensors:
             name = f"device-{device:04}"
             body = {"device_id": name, "sensor_freq": round(frequency, 4), "event_time": timestamp(now)}
             record = Record(SENSORS, name.encode(), json.dumps(body).encode())
-            yield Planned(record, about={"id": name, "anomaly": anomalous})
+            about = {"id": name, "anomaly": anomalous, "frequency": body["sensor_freq"], "at": body["event_time"]}
+            yield Planned(record, about=about)

@@ -10,14 +10,27 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from hub import CLICKS, HEARTBEATS
+from hub import CLICKS, HEARTBEATS, SENSOR_ALERTS, SENSORS
+from hub.alerts import alerts_since
+from hub.connection import HubConnection
 from hub.ledger import TRACE_HEADER, Entry, LedgerContents, digest, read_ledger
+from hub.topics import HubUnreachable
 from hub.traffic.planned import BAD
-from lake.audit import Acknowledged, TableAudit, audit_bronze, places_in_bronze
+from lake.audit import Acknowledged, TableAudit, add_example, audit_bronze, places_in_bronze
 from lake.click_audit import Place, SentClick, audit_clicks, click_places
 from lake.machine_audit import Patience, audit_machines, audit_quarantine
+from lake.sensor_audit import (
+    MICROS,
+    Reading,
+    WindowRules,
+    audit_readings,
+    audit_samples,
+    micros,
+    reading_places,
+)
 from lake.tables import bronze_table
 from settings import Settings
+from streaming.sensor_rules import judge
 
 LOOK_SECONDS = 2
 SAY_SECONDS = 15
@@ -75,6 +88,8 @@ def audit_ledger(settings: Settings, file: Path, wait_seconds: float, say: Calla
         tables.append(wait.until_clean(audit, "silver has a batch in all of its tables"))
     if "heartbeat" in settings.supervisor.streams and HEARTBEATS in by_hub:
         tables += _audit_machines(settings, contents, wait)
+    if "sensors" in settings.supervisor.streams and SENSORS in by_hub:
+        tables += _audit_sensors(settings, contents, wait)
     return AuditResult(contents.closed, len(contents.entries), tables, wait.in_vain)
 
 
@@ -107,6 +122,82 @@ def _audit_machines(settings: Settings, contents: LedgerContents, wait: "Wait") 
         wait.until_clean(of_machines, "every change of a machine's health is in silver"),
         wait.until_clean(of_quarantine, "every spoiled heartbeat is in quarantine"),
     ]
+
+
+def _audit_sensors(settings: Settings, contents: LedgerContents, wait: "Wait") -> list[TableAudit]:
+    chosen, root = settings.sensors, settings.lake_root
+    entries = [entry for entry in contents.entries if entry.hub == SENSORS]
+    spoiled = {(entry.partition, entry.sequence_number) for entry in entries if entry.kind.startswith(BAD)}
+    anomalous = judge(chosen)
+    sent = [_sent_reading(entry, anomalous) for entry in entries if not entry.kind.startswith(BAD)]
+    good = {reading.place for reading in sent}
+    wait.for_all(good, partial(reading_places, root), "silver/sensor_readings")
+    rules = WindowRules(
+        chosen.window_seconds * MICROS,
+        chosen.slide_seconds * MICROS,
+        chosen.lateness_seconds * MICROS,
+        chosen.per_device,
+    )
+    of_samples = partial(
+        audit_samples,
+        root,
+        rules,
+        first=min((reading.event_time for reading in sent), default=0),
+        # Each partition's newest record closes what is over by then.
+        closed_by=min(_newest_of_each_partition(entries), default=0) - rules.lateness,
+    )
+    of_alerts = partial(_audit_alerts, settings, [reading for reading in sent if reading.anomalous])
+    return [
+        wait.until_clean(partial(audit_readings, root, sent, spoiled), "every reading is in silver"),
+        wait.until_clean(partial(audit_quarantine, SENSORS, root, good, spoiled), "spoiled readings are in quarantine"),
+        wait.until_clean(of_samples, "every window that is over is sampled"),
+        wait.until_clean(of_alerts, "every anomaly is told on the hub"),
+    ]
+
+
+def _audit_alerts(settings: Settings, anomalies: list[Reading]) -> TableAudit:
+    """Alerts may be told twice, with the same id, but none may be missing."""
+    audit = TableAudit(f"hub/{SENSOR_ALERTS}", len(anomalies))
+    if not anomalies:
+        return audit
+    first = datetime.fromtimestamp(min(reading.enqueued for reading in anomalies) / MICROS, UTC)
+    try:
+        alerts = alerts_since(HubConnection.from_settings(settings.hub), first)
+    except HubUnreachable as error:
+        audit.lost = len(anomalies)
+        add_example(audit, f"lost, as far as is known: {error}")
+        return audit
+    told = {alert.place: alert.alert_id for alert in alerts}
+    for reading in anomalies:
+        if reading.place not in told:
+            audit.lost += 1
+            add_example(audit, f"lost: the alert of partition {reading.place[0]}, number {reading.place[1]}")
+    for alert in alerts:
+        if told[alert.place] != alert.alert_id:
+            audit.changed += 1
+            add_example(
+                audit, f"changed: partition {alert.place[0]}, number {alert.place[1]} has alerts of several ids"
+            )
+    return audit
+
+
+def _sent_reading(entry: Entry, anomalous: Callable[[str, float], bool]) -> Reading:
+    device, frequency = entry.about["id"], entry.about["frequency"]
+    return Reading(
+        micros(datetime.fromisoformat(entry.about["at"])),
+        device,
+        frequency,
+        (entry.partition, entry.sequence_number),
+        entry.enqueued_ms * 1000,
+        anomalous(device, frequency),
+    )
+
+
+def _newest_of_each_partition(entries: list[Entry]) -> list[int]:
+    newest: dict[int, int] = {}
+    for entry in entries:
+        newest[entry.partition] = max(newest.get(entry.partition, 0), entry.enqueued_ms * 1000)
+    return list(newest.values())
 
 
 def as_report(result: AuditResult) -> str:
