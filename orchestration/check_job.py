@@ -16,7 +16,7 @@ def check_schedule(checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
     job = define_asset_job(
         "check_silver",
         selection=AssetSelection.checks(*checks),
-        description="Books, freshness, shares and unknown fields of silver",
+        description="Books, freshness, shares and unknown fields of silver, and whether alerts agree with it",
         executor_def=in_process_executor,
         tags={tags.KIND: tags.CHECK_KIND},
     )

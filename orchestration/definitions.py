@@ -2,6 +2,7 @@
 
 from dagster import Definitions
 
+from assets.sensor_checks import sensor_checks
 from assets.silver_checks import silver_checks
 from assets.streams import stream_asset_specs, stream_checks
 from orchestration.alerts import failure_alert
@@ -14,7 +15,7 @@ from orchestration.sensors import stream_sensor
 from orchestration.stream_jobs import stream_job
 from streaming.catalog import STREAMS
 
-of_silver = silver_checks()
+of_silver = [*silver_checks(), *sensor_checks()]
 
 defs = Definitions(
     assets=stream_asset_specs(),

@@ -224,8 +224,10 @@ class StreamHost:
         progress.phase(STOPPING)
         if pulses is not None:
             pulses.stop()
-        # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length.
+        # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length; so does Spark of the
+        # tasks of a query in real time, which end in no other way.
         logging.getLogger().setLevel(logging.CRITICAL)
+        spark.sparkContext.setLogLevel("OFF")
         log.info("%s stops after its running batches", self._stream.name)
         try:
             self._finish(queries, progress)

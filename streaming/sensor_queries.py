@@ -15,7 +15,7 @@ from streaming.appended import Appended, kept, rows_now
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.query_plan import QueryContext, QueryPlan
-from streaming.sensor_readings import readings
+from streaming.sensor_readings import anomalous_readings, readings
 from streaming.sensor_windows import MICROS, Windows
 from streaming.sources import observe_newest, planned_records
 
@@ -34,28 +34,28 @@ def alerts_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     settings = context.settings.sensors
     if settings.alerts == "real-time":
         records = planned_records(context, query.hub, generation, None)
-        read = readings(records, settings)
-        return QueryPlan(with_echoes(read), None, real_time_seconds=settings.alert_interval_seconds)
+        rows = with_echoes(anomalous_readings(records, settings))
+        return QueryPlan(rows, None, real_time_seconds=settings.alert_interval_seconds)
     options = context.connection.spark_options()
 
     def commit(batch: DataFrame, number: int) -> None:
         batch.write.format("kafka").options(**options).option("topic", SENSOR_ALERTS).save()
 
     records = planned_records(context, query.hub, generation, settings.max_records)
-    read = observe_newest(readings(records, settings), context.partitions[query.hub])
-    return QueryPlan(as_alerts(read), commit)
+    read = observe_newest(records, context.partitions[query.hub], "timestamp")
+    return QueryPlan(as_alerts(anomalous_readings(read, settings)), commit)
 
 
-def as_alerts(read: DataFrame) -> DataFrame:
+def as_alerts(anomalous: DataFrame) -> DataFrame:
     """For the hub: the key is the device."""
-    return read.where("anomaly IS NOT NULL").selectExpr(
+    return anomalous.where("NOT pulse").selectExpr(
         "cast(device_id AS BINARY) AS key", f"to_json({ALERT}, {TIMES}) AS value"
     )
 
 
-def with_echoes(read: DataFrame) -> DataFrame:
+def with_echoes(anomalous: DataFrame) -> DataFrame:
     """Alerts, and a word of each pulse that passed by, each for its own hub; see `streaming.echoes`."""
-    return read.where("anomaly IS NOT NULL OR pulse").selectExpr(
+    return anomalous.selectExpr(
         f"CASE WHEN pulse THEN '{SENSOR_ECHOES}' ELSE '{SENSOR_ALERTS}' END AS topic",
         "cast(device_id AS BINARY) AS key",
         f"CASE WHEN pulse THEN to_json({ECHO}, {TIMES}) ELSE to_json({ALERT}, {TIMES}) END AS value",

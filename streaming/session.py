@@ -21,7 +21,7 @@ ALWAYS_NEW = ("body", "sequence_number", "eventID")
 def spark_session(settings: Settings, application: str, kept_slots: int = 0) -> SparkSession:
     """Its scratch files are in a folder of this process, which `clear_scratch` removes when the process is gone.
 
-    On this machine it has `kept_slots` more slots than cores, for tasks that run all the time and mostly wait.
+    On this machine it has `kept_slots` for tasks that run all the time and mostly wait, and leaves a core to them.
     """
     scratch = settings.run_folder / application / SCRATCH / str(os.getpid())
     scratch.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def with_slots(master: str, more: int) -> str:
     if cores is None or not more:
         return master
     own = {None: 1, "*": os.cpu_count() or 1}.get(cores[1]) or int(cores[1])
-    return f"local[{own + more}]"
+    return f"local[{max(1, own - 1) + more}]"
 
 
 def close_session(spark: SparkSession, seconds: float | None = None) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from hub.pulses import pulse
 from settings import SensorSettings, SettingsError
-from streaming.sensor_readings import LONGEST_DEVICE, readings
+from streaming.sensor_readings import LONGEST_DEVICE, anomalous_readings, readings
 from streaming.sensor_rules import judge
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -27,9 +27,16 @@ def body(device: object = "pump", frequency: object = 50.5, at: object = NOON, *
 
 
 def read(spark: SparkSession, bodies: list[bytes | None], **settings: Any) -> list[Row]:
+    """As samples read them. What alerts read has to be the same of anomalous ones."""
     rows = [(None if each is None else bytearray(each), 3, number, NOW) for number, each in enumerate(bodies)]
-    records = spark.createDataFrame(rows, KAFKA).coalesce(1)
-    return readings(records, SensorSettings(**settings)).orderBy("sequence_number").collect()
+    records, chosen = spark.createDataFrame(rows, KAFKA).coalesce(1), SensorSettings(**settings)
+    found = readings(records, chosen).orderBy("sequence_number").collect()
+    told = anomalous_readings(records, chosen).orderBy("sequence_number").collect()
+    of_alerts = [row for row in found if row["anomaly"] is not None or row["pulse"]]
+    assert [row["sequence_number"] for row in told] == [row["sequence_number"] for row in of_alerts]
+    for one, other in zip(told, of_alerts, strict=True):
+        assert one["pulse"] or one.asDict() == {name: other[name] for name in one.asDict()}
+    return found
 
 
 GOOD: list[tuple[bytes, str, float, datetime]] = [

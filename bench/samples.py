@@ -1,0 +1,166 @@
+"""Samples of sliding windows, in readings a second: ours, with all readings written to silver too, against the textbook
+ways of collecting each window's readings, in turns and on the same readings. All have to find the same samples."""
+
+import json
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.figures import Figure, Result
+from bench.textbook_samples import in_a_stateful_function, in_an_aggregation
+from hub import SENSORS
+from hub.broker import EmbeddedBroker
+from hub.connection import HubConnection
+from hub.topics import partition_counts
+from hub.traffic.planned import timestamp
+from lake.sensors import SENSOR_SAMPLES
+from processes.ports import free_port
+from settings import HubSettings, SensorSettings, Settings, SparkSettings
+from streaming import catalog
+from streaming.queries import start_query
+from streaming.query_plan import QueryContext
+from streaming.session import close_session, spark_session
+from streaming.sources import hub_records
+
+READINGS, READINGS_A_SECOND = 400_000, 2_000
+"""In 200 s of the devices' time."""
+BATCH = 20_000
+"""What comes in 10 s, the interval of the stream."""
+PARTITIONS, DEVICES, ANOMALIES = 4, 1_000, 0.005
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SPEC = next(query for query in catalog.SENSORS.queries if query.name == "samples")
+Sample = tuple[datetime, tuple[str, ...], int, int]
+
+
+def measure(runs: int, say: Callable[[str], None], readings: int = READINGS) -> Result:
+    with tempfile.TemporaryDirectory(prefix="tidewatch-bench-") as folder:
+        settings = Settings(
+            home=Path(folder),
+            lake=None,
+            checkpoints=None,
+            hub=HubSettings(partitions=PARTITIONS),
+            sensors=SensorSettings(max_records=BATCH),
+            spark=SparkSettings(driver_memory="2g"),
+        )
+        hub, jars = settings.hub_folder, settings.jars
+        with EmbeddedBroker(hub, jars, port=free_port(), controller_port=free_port()) as broker:
+            connection = HubConnection(broker.servers)
+            _fill(connection, readings)
+            spark = spark_session(settings, "bench")
+            try:
+                return _Bench(settings, connection, spark, readings, say).result(runs)
+            finally:
+                close_session(spark)
+
+
+class _Bench:
+    def __init__(
+        self,
+        settings: Settings,
+        connection: HubConnection,
+        spark: SparkSession,
+        readings: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings, self._connection, self._spark = settings, connection, spark
+        self._readings, self._say = readings, say
+        self._started = 0
+
+    def result(self, runs: int) -> Result:
+        ways: dict[str, Callable[[Path], DataFrame]] = {
+            "ours": self._ours,
+            "textbook": lambda folder: self._textbook(folder, in_a_stateful_function),
+            "native": lambda folder: self._textbook(folder, in_an_aggregation),
+        }
+        rates: dict[str, list[float]] = defaultdict(list)
+        mismatches: list[float] = []
+        for number in range(runs + 1):
+            found: dict[str, set[Sample]] = {}
+            for side, way in ways.items():
+                self._started += 1
+                began = time.monotonic()
+                samples = way(self._settings.home / f"{side}-{self._started}")
+                seconds = time.monotonic() - began
+                found[side] = _comparable(samples)
+                if number:  # the first round warms up
+                    rates[side].append(self._readings / seconds)
+                    self._say(f"{number}: {side}, {self._readings / seconds:,.0f} readings a second")
+            assert found["ours"], "no window has closed"
+            mismatches += [float(len(found["ours"] ^ found[side])) for side in ("textbook", "native")]
+        return Result(
+            "samples",
+            {
+                "samples_vs_textbook": Figure.at_least(3, _ratios(rates, "textbook")),
+                "mismatches": Figure.at_most(0, mismatches, "samples"),
+                "samples_vs_native": Figure.plain(_ratios(rates, "native"), "ratio"),
+                **{f"{side}_per_second": Figure.plain(values, "readings/s") for side, values in rates.items()},
+            },
+        )
+
+    def _ours(self, folder: Path) -> DataFrame:
+        settings = self._settings.model_copy(
+            update={"checkpoints": str(folder / "checkpoints"), "lake": str(folder / "lake")}
+        )
+        partitions = partition_counts(self._connection)
+        context = QueryContext.without_host(self._spark, settings, self._connection, partitions)
+        start_query(context, catalog.SENSORS, replace(SPEC), until_done=True).awaitTermination()
+        return self._spark.read.format("delta").load(SENSOR_SAMPLES.path(settings.lake_root))
+
+    def _textbook(self, folder: Path, samples: Callable[[DataFrame, str, str, str], DataFrame]) -> DataFrame:
+        chosen = self._settings.sensors
+        records = hub_records(self._spark, self._connection, SENSORS, starts_at=None, max_records=BATCH)
+        seconds = (chosen.window_seconds, chosen.slide_seconds, chosen.lateness_seconds)
+        query = (
+            samples(records, *(f"{each} seconds" for each in seconds))
+            .writeStream.format("delta")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(folder / "samples"))
+        )
+        query.awaitTermination()
+        return self._spark.read.format("delta").load(str(folder / "samples"))
+
+
+def _comparable(samples: DataFrame) -> set[Sample]:
+    rows = samples.select("window_end", "roles", "partition", "sequence_number").collect()
+    return {(row["window_end"], tuple(row["roles"]), row["partition"], row["sequence_number"]) for row in rows}
+
+
+def _ratios(rates: dict[str, list[float]], other: str) -> list[float]:
+    return [ours / theirs for ours, theirs in zip(rates["ours"], rates[other], strict=True)]
+
+
+def _fill(connection: HubConnection, readings: int) -> None:
+    """In order and in time, so that every way takes all of them. After them each partition gets one that closes all
+    windows with others."""
+    topic = NewTopic(SENSORS, PARTITIONS, 1, config={"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
+    admin = AdminClient({**connection.client_options()})
+    admin.create_topics([topic])[SENSORS].result(30)
+    draw = random.Random(1)
+    producer = Producer({**connection.client_options(), "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+
+    def send(partition: int, device: str, at: datetime, frequency: float) -> None:
+        body = {"device_id": device, "sensor_freq": frequency, "event_time": timestamp(at)}
+        millis = round(at.timestamp() * 1000)
+        producer.produce(SENSORS, json.dumps(body), device, partition=partition, timestamp=millis)
+        producer.poll(0)
+
+    for number in range(readings):
+        device = number % DEVICES
+        frequency = round(-draw.random() if draw.random() < ANOMALIES else draw.gauss(50, 4), 4)
+        at = BEGIN + timedelta(seconds=number / READINGS_A_SECOND)
+        send(device % PARTITIONS, f"device-{device:04}", at, frequency)
+    end = BEGIN + timedelta(seconds=readings / READINGS_A_SECOND + 600)
+    for partition in range(PARTITIONS):
+        send(partition, f"device-{partition:04}", end, 50.0)
+    assert producer.flush(60) == 0
