@@ -220,7 +220,7 @@ def _result(found: dict[str, list[Measured]]) -> Result:
             "p50_vs_loop": Figure.at_most(3, ratios("real_time", "loop", 50)),
             "p99_vs_loop": Figure.at_most(6, ratios("real_time", "loop", 99)),
             "missing": Figure.at_most(
-                0, [float(sum(run.missing for run in runs)) for runs in found.values()], "alerts"
+                0, [float(sum(run.missing for runs in found.values() for run in runs))], "alerts"
             ),
             **{
                 f"{side}_p{share}_ms": Figure.plain([seconds * 1000 for seconds in values], "ms")

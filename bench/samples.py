@@ -1,13 +1,13 @@
 """Samples of sliding windows, in readings a second: ours, with all readings written to silver too, against the textbook
 ways of collecting each window's readings, in turns and on the same readings. All have to find the same samples."""
 
+import itertools
 import json
 import random
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,10 +32,10 @@ from streaming.query_plan import QueryContext
 from streaming.session import close_session, spark_session
 from streaming.sources import hub_records
 
-READINGS, READINGS_A_SECOND = 400_000, 2_000
-"""In 200 s of the devices' time."""
-BATCH = 20_000
-"""What comes in 10 s, the interval of the stream."""
+READINGS, READINGS_A_SECOND = 600_000, 2_000
+"""In 300 s of the devices' time."""
+LARGE, SMALL = SensorSettings().max_records, 20_000
+"""Readings of a batch: as many as the stream takes when it is behind, and what comes in its interval of 10 s."""
 PARTITIONS, DEVICES, ANOMALIES = 4, 1_000, 0.005
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SPEC = next(query for query in catalog.SENSORS.queries if query.name == "samples")
@@ -49,7 +49,6 @@ def measure(runs: int, say: Callable[[str], None], readings: int = READINGS) -> 
             lake=None,
             checkpoints=None,
             hub=HubSettings(partitions=PARTITIONS),
-            sensors=SensorSettings(max_records=BATCH),
             spark=SparkSettings(driver_memory="2g"),
         )
         hub, jars = settings.hub_folder, settings.jars
@@ -77,48 +76,64 @@ class _Bench:
         self._started = 0
 
     def result(self, runs: int) -> Result:
-        ways: dict[str, Callable[[Path], DataFrame]] = {
+        ways: dict[str, Callable[[Path, int], DataFrame]] = {
             "ours": self._ours,
-            "textbook": lambda folder: self._textbook(folder, in_a_stateful_function),
-            "native": lambda folder: self._textbook(folder, in_an_aggregation),
+            "textbook": lambda folder, batch: self._textbook(folder, batch, in_a_stateful_function),
+            "native": lambda folder, batch: self._textbook(folder, batch, in_an_aggregation),
         }
-        rates: dict[str, list[float]] = defaultdict(list)
-        mismatches: list[float] = []
-        for number in range(runs + 1):
-            found: dict[str, set[Sample]] = {}
+        rates: dict[tuple[int, str], list[float]] = defaultdict(list)
+        mismatches = 0
+        for number, batch in itertools.product(range(runs + 1), (LARGE, SMALL)):
+            found: dict[str, Counter[Sample]] = {}
             for side, way in ways.items():
                 self._started += 1
                 began = time.monotonic()
-                samples = way(self._settings.home / f"{side}-{self._started}")
-                seconds = time.monotonic() - began
+                samples = way(self._settings.home / f"{side}-{self._started}", batch)
+                rate = self._readings / (time.monotonic() - began)
                 found[side] = _comparable(samples)
                 if number:  # the first round warms up
-                    rates[side].append(self._readings / seconds)
-                    self._say(f"{number}: {side}, {self._readings / seconds:,.0f} readings a second")
+                    rates[batch, side].append(rate)
+                    self._say(f"{number}: {side}, {rate:,.0f} readings a second in batches of {batch:,}")
             assert found["ours"], "no window has closed"
-            mismatches += [float(len(found["ours"] ^ found[side])) for side in ("textbook", "native")]
+            for side in ("textbook", "native"):
+                mismatches += ((found["ours"] - found[side]) + (found[side] - found["ours"])).total()
+
+        def ratios(batch: int, other: str) -> list[float]:
+            return [ours / theirs for ours, theirs in zip(rates[batch, "ours"], rates[batch, other], strict=True)]
+
         return Result(
             "samples",
             {
-                "samples_vs_textbook": Figure.at_least(3, _ratios(rates, "textbook")),
-                "mismatches": Figure.at_most(0, mismatches, "samples"),
-                "samples_vs_native": Figure.plain(_ratios(rates, "native"), "ratio"),
-                **{f"{side}_per_second": Figure.plain(values, "readings/s") for side, values in rates.items()},
+                "samples_vs_textbook": Figure.at_least(3, ratios(LARGE, "textbook")),
+                "mismatches": Figure.at_most(0, [float(mismatches)], "samples"),
+                "samples_vs_native": Figure.plain(ratios(LARGE, "native"), "ratio"),
+                "small_batches_vs_textbook": Figure.plain(ratios(SMALL, "textbook"), "ratio"),
+                "small_batches_vs_native": Figure.plain(ratios(SMALL, "native"), "ratio"),
+                **{
+                    f"{side}_per_second_{batch // 1000}k": Figure.plain(values, "readings/s")
+                    for (batch, side), values in rates.items()
+                },
             },
         )
 
-    def _ours(self, folder: Path) -> DataFrame:
+    def _ours(self, folder: Path, batch: int) -> DataFrame:
         settings = self._settings.model_copy(
-            update={"checkpoints": str(folder / "checkpoints"), "lake": str(folder / "lake")}
+            update={
+                "checkpoints": str(folder / "checkpoints"),
+                "lake": str(folder / "lake"),
+                "sensors": SensorSettings(max_records=batch),
+            }
         )
         partitions = partition_counts(self._connection)
         context = QueryContext.without_host(self._spark, settings, self._connection, partitions)
-        start_query(context, catalog.SENSORS, replace(SPEC), until_done=True).awaitTermination()
+        start_query(context, catalog.SENSORS, SPEC, until_done=True).awaitTermination()
         return self._spark.read.format("delta").load(SENSOR_SAMPLES.path(settings.lake_root))
 
-    def _textbook(self, folder: Path, samples: Callable[[DataFrame, str, str, str], DataFrame]) -> DataFrame:
+    def _textbook(
+        self, folder: Path, batch: int, samples: Callable[[DataFrame, str, str, str], DataFrame]
+    ) -> DataFrame:
         chosen = self._settings.sensors
-        records = hub_records(self._spark, self._connection, SENSORS, starts_at=None, max_records=BATCH)
+        records = hub_records(self._spark, self._connection, SENSORS, starts_at=None, max_records=batch)
         seconds = (chosen.window_seconds, chosen.slide_seconds, chosen.lateness_seconds)
         query = (
             samples(records, *(f"{each} seconds" for each in seconds))
@@ -131,13 +146,9 @@ class _Bench:
         return self._spark.read.format("delta").load(str(folder / "samples"))
 
 
-def _comparable(samples: DataFrame) -> set[Sample]:
+def _comparable(samples: DataFrame) -> Counter[Sample]:
     rows = samples.select("window_end", "roles", "partition", "sequence_number").collect()
-    return {(row["window_end"], tuple(row["roles"]), row["partition"], row["sequence_number"]) for row in rows}
-
-
-def _ratios(rates: dict[str, list[float]], other: str) -> list[float]:
-    return [ours / theirs for ours, theirs in zip(rates["ours"], rates[other], strict=True)]
+    return Counter((row["window_end"], tuple(row["roles"]), row["partition"], row["sequence_number"]) for row in rows)
 
 
 def _fill(connection: HubConnection, readings: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.recovery import BACK_SECONDS, BAR, VICTIMS, bare_start, recovery
 from bench.rig import CODE_SERVER, DAEMON, FAULTS, STREAM, Rig, wait_for
+from hub import HEARTBEATS
 from streaming.catalog import STREAMS
 from streaming.failures import FailureClass
 
@@ -151,6 +152,22 @@ class Soak:
         self.expect(max(seen) <= SEEN_SECONDS, f"a hang was seen {max(seen):.1f} s after its deadline")
         self.report["hangs"] = {"hangs": count, "seen_after_deadline_s": seen}
 
+    def machines(self, count: int, minutes: int) -> None:
+        """Machines that beat once a second with pauses, and a death a minute of the stream that judges them."""
+        stream, ledger = "heartbeat", self.folder / "machines.ledger"
+        faults = ("--bad-fraction", "0.01", "--duplicate-fraction", "0.01", "--late-fraction", "0.01")
+        with self.rig("machines", TIDEWATCH_SUPERVISOR_STREAMS=json.dumps([stream])) as rig:
+            rig.wait_for_rows(stream)
+            with rig.traffic(ledger, count, HEARTBEATS, faults):
+                end = time.monotonic() + minutes * 60
+                for minute in range(minutes):
+                    time.sleep(max(0.0, end - time.monotonic() - (minutes - minute - 0.5) * 60))
+                    victim = self.draw.choice(list(VICTIMS))
+                    seconds = recovery(rig, VICTIMS[victim](rig, stream), stream)
+                    self.say(f"machines, minute {minute + 1}: {victim} killed, back after {seconds:.1f} s")
+                time.sleep(max(0.0, end - time.monotonic()))
+            self._audit(rig, ledger, wait=600)
+
     def quiet(self, minutes: float) -> None:
         """Nothing arrives: nothing is restarted."""
         with self.rig("quiet", TIDEWATCH_TRAFFIC_RATE="0.001") as rig:
@@ -261,6 +278,8 @@ def main() -> int:
     parser.add_argument("--deaths", type=int, default=30)
     parser.add_argument("--doubles", type=int, default=20)
     parser.add_argument("--hangs", type=int, default=20)
+    parser.add_argument("--machines", type=int, default=10_000)
+    parser.add_argument("--machine-minutes", type=int, default=5)
     parser.add_argument("--quiet-minutes", type=float, default=20)
     parser.add_argument("--load-minutes", type=float, default=20)
     parser.add_argument("--load-rate", type=float, default=20_000)
@@ -273,6 +292,10 @@ def main() -> int:
             (chosen.deaths, lambda: soak.deaths(chosen.deaths)),
             (chosen.doubles, lambda: soak.doubles(chosen.doubles)),
             (chosen.hangs, lambda: soak.hangs(chosen.hangs)),
+            (
+                chosen.machines * chosen.machine_minutes,
+                lambda: soak.machines(chosen.machines, chosen.machine_minutes),
+            ),
             (chosen.quiet_minutes, lambda: soak.quiet(chosen.quiet_minutes)),
             (chosen.load_minutes, lambda: soak.load(chosen.load_minutes, chosen.load_rate)),
         ]

@@ -1,7 +1,7 @@
 """Samples of sliding windows as the guides show them: the readings of each window collected in a list, in a stateful
 function or in a native aggregation."""
 
-import pickle
+import marshal
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,12 +63,14 @@ def _collect(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupS
     if state.hasTimedOut:
         (readings,) = state.get
         state.remove()
-        yield _sampled(window["end"], sorted(pickle.loads(readings)))
+        yield _sampled(window["end"], sorted(marshal.loads(readings)))
         return
-    readings = pickle.loads(state.get[0]) if state.exists else []
+    readings = marshal.loads(state.get[0]) if state.exists else []
     for frame in frames:
-        readings.extend(frame[list(ORDERED)].itertuples(index=False, name=None))
-    state.update((pickle.dumps(readings),))
+        micros = frame["at"].astype("datetime64[us]").astype("int64")
+        columns = [micros, *(frame[name] for name in ORDERED[1:])]
+        readings.extend(zip(*(column.tolist() for column in columns), strict=True))
+    state.update((marshal.dumps(readings),))
     state.setTimeoutTimestamp(int(pd.Timestamp(window["end"]).timestamp() * 1000))
 
 

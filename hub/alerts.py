@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from hub import SENSOR_ALERTS
 from hub.connection import HubConnection
-from hub.topics import HubUnreachable, offset_ranges, offsets_since
+from hub.topics import HubUnreachable, offset_ranges, offsets_since, partition_counts
 
 READ_SECONDS = 60.0
 
@@ -26,6 +26,8 @@ class Alert:
 
 def alerts_since(connection: HubConnection, since: datetime, seconds: float = READ_SECONDS) -> list[Alert]:
     """All that the hub took from then on, as far as it has them now; records that are none are left out."""
+    if SENSOR_ALERTS not in partition_counts(connection):
+        return []
     ends = {partition: end for partition, (_, end) in offset_ranges(connection, SENSOR_ALERTS).items()}
     begins = offsets_since(connection, SENSOR_ALERTS, len(ends), since)
     unread = {partition: end for partition, end in ends.items() if begins[partition] < end}

@@ -102,6 +102,10 @@ def offset_ranges(connection: HubConnection, topic: str) -> dict[int, tuple[int,
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
             for partition in range(partition_counts(connection)[topic])
         }
+    except KafkaException as error:
+        raise HubUnreachable(
+            f"The hub at {connection.servers} does not tell how far {topic} reaches: {error.args[0].str()}."
+        ) from error
     finally:
         consumer.close()
 

@@ -1,4 +1,4 @@
-"""A job that runs the checks of silver, and its schedule."""
+"""Jobs that run checks of tables, and their schedules."""
 
 from dagster import (
     AssetChecksDefinition,
@@ -12,14 +12,14 @@ from dagster import (
 from orchestration import tags
 
 
-def check_schedule(checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
+def check_schedule(name: str, description: str, checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
     job = define_asset_job(
-        "check_silver",
+        name,
         selection=AssetSelection.checks(*checks),
-        description="Books, freshness, shares and unknown fields of silver, and whether alerts agree with it",
+        description=description,
         executor_def=in_process_executor,
         tags={tags.KIND: tags.CHECK_KIND},
     )
     return ScheduleDefinition(
-        name="check_silver", job=job, cron_schedule="*/15 * * * *", default_status=DefaultScheduleStatus.RUNNING
+        name=name, job=job, cron_schedule="*/15 * * * *", default_status=DefaultScheduleStatus.RUNNING
     )

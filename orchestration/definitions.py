@@ -15,12 +15,15 @@ from orchestration.sensors import stream_sensor
 from orchestration.stream_jobs import stream_job
 from streaming.catalog import STREAMS
 
-of_silver = [*silver_checks(), *sensor_checks()]
+of_silver, of_sensors = silver_checks(), sensor_checks()
 
 defs = Definitions(
     assets=stream_asset_specs(),
-    asset_checks=[*stream_checks(), *of_silver],
+    asset_checks=[*stream_checks(), *of_silver, *of_sensors],
     jobs=[*(stream_job(stream) for stream in STREAMS.values()), restart_job(), replay_job(), rebuild_job()],
     sensors=[*(stream_sensor(stream) for stream in STREAMS.values()), failure_alert(), lost_run_sensor()],
-    schedules=[check_schedule(of_silver)],
+    schedules=[
+        check_schedule("check_silver", "Books, freshness, shares and unknown fields of silver", of_silver),
+        check_schedule("check_sensors", "Whether alerts on the hub agree with silver", of_sensors),
+    ],
 )

@@ -8,6 +8,9 @@ from hub.topics import HubUnreachable
 from lake.sensor_books import Agreement, agreement
 from settings import Settings
 
+# Brokers do not agree on the time to the second, and a reading's alert may be on another one.
+OF_ANOTHER_CLOCK = timedelta(minutes=5)
+
 
 class NobodyKnows(Exception):
     """The alerts can't be read; the message says why."""
@@ -17,7 +20,7 @@ def alert_agreement(settings: Settings, since: datetime, told_up_to: datetime) -
     """Of what the hub took since then, with the number of alerts; anomalies up to `told_up_to` have to be told."""
     chosen = settings.sensors
     try:
-        alerts = alerts_since(HubConnection.from_settings(settings.hub), since)
+        alerts = alerts_since(HubConnection.from_settings(settings.hub), since - OF_ANOTHER_CLOCK)
     except HubUnreachable as error:
         raise NobodyKnows(str(error)) from error
     found = agreement(

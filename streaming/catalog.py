@@ -75,10 +75,10 @@ class StreamSpec:
         ends = (end for query in self.queries for end in (query.source, query.target))
         return list(dict.fromkeys(end for end in ends if isinstance(end, str)))
 
-    @property
-    def topics(self) -> list[str]:
+    def topics(self, settings: Settings) -> list[str]:
         """Its hubs, and those that it only talks to itself through."""
-        return [*self.hubs, *(query.echoes for query in self.queries if query.echoes is not None)]
+        echoes = (query.echoes for query in self.queries if query.real_time(settings))
+        return [*self.hubs, *(hub for hub in echoes if hub is not None)]
 
 
 def bronze_query(hub: str) -> QuerySpec:
@@ -152,12 +152,9 @@ HEARTBEAT = StreamSpec(
 )
 
 
-def _seconds_between_alert_signs(settings: Settings) -> float:
-    """In real time alerts tell by pulses that they are alive, or by noting how far they are where there are none."""
+def _seconds_between_alert_notes(settings: Settings) -> float:
     chosen = settings.sensors
-    if chosen.alerts == "micro-batch":
-        return chosen.alert_trigger_seconds
-    return chosen.pulse_seconds or chosen.alert_interval_seconds
+    return chosen.alert_trigger_seconds if chosen.alerts == "micro-batch" else chosen.alert_interval_seconds
 
 
 SENSORS = StreamSpec(
@@ -169,7 +166,7 @@ SENSORS = StreamSpec(
             SENSORS_HUB,
             SENSOR_ALERTS,
             plan=1,
-            trigger_seconds=_seconds_between_alert_signs,
+            trigger_seconds=_seconds_between_alert_notes,
             real_time=lambda settings: settings.sensors.alerts == "real-time",
             echoes=SENSOR_ECHOES,
             may_read_again=True,

@@ -7,11 +7,12 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from hub.connection import HubConnection
 
@@ -33,37 +34,57 @@ class Echo:
 
 
 class Listener(Protocol):
-    def echoed(self, query: str, echoes: dict[str, Echo], all_since: float | None) -> None: ...
+    def echoed(self, query: str, echoes: dict[str, Echo], all_since: float | None, pulse_seconds: float) -> None: ...
 
 
-def listen(connection: HubConnection, topic: str, partitions: int, query: str, pulsed: int, told: Listener) -> None:
-    """Tells of the newest echo of each of the `pulsed` partitions, and since when all of them answered, in a thread of
-    its own."""
+@dataclass(frozen=True)
+class Pulsed:
+    """A query in real time, the partitions of its hub, and how often each of them gets a pulse."""
+
+    query: str
+    partitions: int
+    seconds: float
+
+
+def listen(connection: HubConnection, topic: str, partitions: int, pulsed: Pulsed, told: Listener) -> None:
+    """Tells of the newest echo of each partition, and since when all of them answered, in a thread of its own."""
     consumer = Consumer({**connection.client_options(), "group.id": "tidewatch-echoes", "log_level": 0})
-    consumer.assign([TopicPartition(topic, partition, _END) for partition in range(partitions)])
-    threading.Thread(target=_listen, args=(consumer, query, pulsed, told), name="echoes", daemon=True).start()
+    consumer.assign([TopicPartition(topic, partition, OFFSET_END) for partition in range(partitions)])
+    threading.Thread(target=_listen, args=(consumer, pulsed, told), name="echoes", daemon=True).start()
 
 
-_END = -1
-
-
-def _listen(consumer: Consumer, query: str, pulsed: int, told: Listener) -> None:
-    heard: dict[str, float] = {}
+def _listen(consumer: Consumer, pulsed: Pulsed, told: Listener) -> None:
+    heard = Heard(pulsed, told)
+    query = pulsed.query
     while True:
         try:
             messages = consumer.consume(MOST, HEAR_SECONDS)
-            now, clock = datetime.now(UTC), time.monotonic()
-            read = (_echo(message.value(), now) for message in messages if message.error() is None)
-            echoes = {echo.partition: echo for echo in read if echo is not None}
-            if echoes:
-                heard |= dict.fromkeys(echoes, clock)
-                told.echoed(query, echoes, min(heard.values()) if len(heard) >= pulsed else None)
+            for message in messages:
+                if (error := message.error()) is not None:
+                    raise KafkaException(error)
+            heard.take([message.value() for message in messages], datetime.now(UTC), time.monotonic())
         except KafkaException as error:
             log.warning("Echoes of %s can't be heard: %s", query, error.args[0].str())
             time.sleep(RETRY_SECONDS)
         except Exception:
             log.exception("Echoes of %s can't be read; tried again", query)
             time.sleep(RETRY_SECONDS)
+
+
+class Heard:
+    """When each partition was last heard of."""
+
+    def __init__(self, pulsed: Pulsed, told: Listener) -> None:
+        self._pulsed, self._told = pulsed, told
+        self._heard: dict[str, float] = {}
+
+    def take(self, bodies: Sequence[bytes | None], now: datetime, clock: float) -> None:
+        read = (_echo(body, now) for body in bodies)
+        echoes = {echo.partition: echo for echo in read if echo is not None}
+        if echoes:
+            self._heard |= dict.fromkeys(echoes, clock)
+            all_since = min(self._heard.values()) if len(self._heard) >= self._pulsed.partitions else None
+            self._told.echoed(self._pulsed.query, echoes, all_since, self._pulsed.seconds)
 
 
 def _echo(body: bytes | None, now: datetime) -> Echo | None:

@@ -23,7 +23,7 @@ from lake.tables import Table
 from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
-from streaming.echoes import listen
+from streaming.echoes import Pulsed, listen
 from streaming.failures import Failure, FailureClass, StreamFailed, classify
 from streaming.files import StreamFiles
 from streaming.guard import check_or_end, guard
@@ -173,6 +173,7 @@ class StreamHost:
         partitions = self._wait_for_hub(connection, progress) if self._stream.hubs else {}
         if partitions is None or not self._wait_for_tables(spark, progress):
             return
+        self._check_slots(spark, partitions)
         progress.phase(STARTING)
         context = QueryContext(
             spark,
@@ -224,13 +225,11 @@ class StreamHost:
         progress.phase(STOPPING)
         if pulses is not None:
             pulses.stop()
-        # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length; so does Spark of the
-        # tasks of a query in real time, which end in no other way.
+        # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length.
         logging.getLogger().setLevel(logging.CRITICAL)
-        spark.sparkContext.setLogLevel("OFF")
         log.info("%s stops after its running batches", self._stream.name)
         try:
-            self._finish(queries, progress)
+            self._finish(spark, queries, progress)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 close_session(spark, CLOSE_SECONDS)
         except Exception as error:
@@ -240,7 +239,7 @@ class StreamHost:
 
     def _kept_slots(self) -> int:
         """How many tasks its queries in real time keep running: one for each partition of their hubs."""
-        hubs = [spec.hub for spec in self._stream.queries if spec.real_time(self._settings) and spec.hub is not None]
+        hubs = self._hubs_in_real_time()
         if not hubs:
             return 0
         try:
@@ -248,6 +247,28 @@ class StreamHost:
         except HubUnreachable:
             partitions = {}  # it will be waited for; where it has more, the next start knows
         return sum(partitions.get(hub, self._settings.hub.partitions) for hub in hubs)
+
+    def _check_slots(self, spark: "SparkSession", partitions: dict[str, int]) -> None:
+        """Without one for every partition, and another, queries would wait for each other without end."""
+        needed = sum(partitions[hub] for hub in self._hubs_in_real_time())
+        slots = spark.sparkContext.defaultParallelism
+        if not needed or slots > needed:
+            return
+        local = self._settings.spark.master.startswith("local")
+        raise StreamFailed(
+            Failure(
+                # The hub has more partitions than it was thought to have when it did not answer yet.
+                FailureClass.TRANSIENT if local else FailureClass.SETTINGS,
+                f"{self._stream.name}: its queries in real time keep a task running for each of {needed} partitions, "
+                f"but Spark has only {slots} slots for tasks.",
+                "It is started again with more."
+                if local
+                else f"Give it at least {needed + 1} cores, or set TIDEWATCH_SENSORS_ALERTS=micro-batch.",
+            )
+        )
+
+    def _hubs_in_real_time(self) -> list[str]:
+        return [spec.hub for spec in self._stream.queries if spec.real_time(self._settings) and spec.hub is not None]
 
     def _start_pulses(self, connection: HubConnection) -> Pulses | None:
         hub, seconds = self._stream.pulsed_hub, self._stream.pulse_seconds(self._settings)
@@ -262,7 +283,9 @@ class StreamHost:
     ) -> None:
         for spec in self._stream.queries:
             if spec.echoes is not None and spec.hub is not None and spec.real_time(self._settings):
-                listen(connection, spec.echoes, partitions[spec.echoes], spec.name, partitions[spec.hub], progress)
+                seconds = self._stream.pulse_seconds(self._settings)
+                pulsed = Pulsed(spec.name, partitions[spec.hub], seconds)
+                listen(connection, spec.echoes, partitions[spec.echoes], pulsed, progress)
 
     def _watch_sources(
         self, spark: "SparkSession", connection: HubConnection, partitions: dict[str, int], progress: "ProgressWriter"
@@ -277,7 +300,7 @@ class StreamHost:
             root = self._settings.lake_root
             watch_tables({name: UnreadOfTable(spark, table, root) for name, table in tables.items()}, progress)
 
-    def _finish(self, queries: "list[StreamingQuery]", progress: "ProgressWriter") -> None:
+    def _finish(self, spark: "SparkSession", queries: "list[StreamingQuery]", progress: "ProgressWriter") -> None:
         """Lets batches in work end. In place of a next one the sink raises, which ends the query. A query in real time
         is in a batch all the time; what it did since it last noted how far it is, it does again."""
         deadline = time.monotonic() + self._settings.stream.stop_seconds
@@ -293,6 +316,8 @@ class StreamHost:
                 break
             progress.alive()
             time.sleep(LOOK_SECONDS)
+        if in_real_time:  # their tasks end in no other way than by an interruption, of which Spark tells at length
+            spark.sparkContext.setLogLevel("OFF")
         for query in queries:
             query.stop()
 
@@ -302,7 +327,7 @@ class StreamHost:
         told = ""
         while not self._stop.is_set():
             try:
-                create_missing_topics(connection, self._settings.hub, self._stream.topics)
+                create_missing_topics(connection, self._settings.hub, self._stream.topics(self._settings))
                 return partition_counts(connection)
             except HubUnreachable as error:
                 if str(error) != told:

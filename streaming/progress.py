@@ -51,6 +51,8 @@ class QueryProgress:
     watermark: str | None = None
     watermark_delay_seconds: float | None = None
     """How far the watermark was behind the clock at the end of the last batch."""
+    echoed: bool = False
+    """It is in real time, and pulses tell how far it is."""
     sign_clock: float = 0.0
     """`time.monotonic()` when the query last did something or found nothing to do."""
     total_rows: int = 0

@@ -4,6 +4,9 @@ their windows.
 Open windows are kept nowhere but in silver's readings: a batch that closes windows reads back what belongs to them.
 """
 
+import time
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -11,6 +14,7 @@ from hub import SENSOR_ALERTS, SENSOR_ECHOES
 from lake.commit import append_once, bring_up_to_date, committed_version
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 from lake.silver import quarantine_table
+from lake.tables import Table
 from streaming.appended import Appended, kept, rows_now
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
@@ -27,6 +31,8 @@ ALERT = f"""named_struct(
     'raised_at', {NOW}, 'anomaly', anomaly, 'partition', partition, 'sequence_number', sequence_number)"""
 ECHO = "named_struct('partition', partition, 'sequence_number', sequence_number, 'enqueued_time', enqueued_time)"
 ROWS_A_FILE = 100_000
+# Brokers do not agree on the time to the second, and show a record only when it is safe.
+ABOUT_TO_SHOW = 5 * MICROS
 
 
 def alerts_plan(context: QueryContext, query: QuerySpec, generation: Generation) -> QueryPlan:
@@ -70,6 +76,28 @@ def samples_plan(context: QueryContext, query: QuerySpec, generation: Generation
     return QueryPlan(read, _Sampler(context, query.hub, generation).write)
 
 
+class HubClock:
+    """The time up to which everything that the hub took has been read."""
+
+    def __init__(self, partitions: int | None) -> None:
+        """`partitions` that get pulses; without pulses None."""
+        self._partitions = partitions
+        self._newest: dict[int, int] = {}
+
+    def after(self, newest: Mapping[int, int], now: int) -> int | None:
+        """After a batch with the newest records' times of its partitions; None while it is not known. Never after
+        `now`: a hub's clock that is wrong must not close windows of days to come.
+
+        With pulses every partition is heard of soon: until then it holds up the others. Without them one that has no
+        record in a batch had none that could be read, but for those that the hub was about to show.
+        """
+        self._newest |= newest
+        if not newest or (self._partitions is not None and len(self._newest) < self._partitions):
+            return None
+        known = newest.values() if self._partitions is None else self._newest.values()
+        return min(*known, now) - (0 if self._partitions is not None else ABOUT_TO_SHOW)
+
+
 class _Sampler:
     """Writes batches of readings, and samples of the windows that they close.
 
@@ -85,10 +113,10 @@ class _Sampler:
         for table in (SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS):
             bring_up_to_date(context.spark, table, self._root)
         self._begun = committed_version(context.spark, SENSOR_READINGS, self._root, self._writer) is not None
-        newest = rows_now(context.spark, SENSOR_WINDOWS, self._root).agg(F.unix_micros(F.max("window_end"))).first()
-        self._closed_up_to: int | None = newest[0] if newest else None
-        self._may_be_cut_off = True
-        """The last batch before the start may have written samples of windows without noting them as closed."""
+        self._clock = HubClock(context.partitions[hub] if context.settings.sensors.pulse_seconds else None)
+        self._closed_up_to = self._newest_window(SENSOR_WINDOWS)
+        self._sampled_up_to = self._newest_window(SENSOR_SAMPLES)
+        """Beyond what is closed where the last batch before the start was cut off between the two."""
 
     def write(self, batch: DataFrame, number: int) -> None:
         counted = ("unix_micros(max(enqueued_time))", "count(event_time)", "count(reason)")
@@ -102,9 +130,18 @@ class _Sampler:
                 rows = self._valid(read).coalesce(files)
                 append_once(rows, SENSOR_READINGS, self._root, self._writer, number)
                 self._begun = True
-        if partitions:
-            # A partition without records in the batch had none that could be read: it holds nobody up.
-            self._close(self._windows.last_closed(min(row[1] for row in partitions)), number)
+        clock = self._clock.after({row[0]: row[1] for row in partitions}, round(time.time() * MICROS))
+        if clock is not None:
+            self._close(self._windows.last_closed(clock), number)
+
+    def _newest_window(self, table: Table) -> int | None:
+        """Its end. Of the newest day alone, which Delta finds without reading rows."""
+        rows = rows_now(self._spark, table, self._root)
+        day = rows.agg(F.max("date")).first()
+        found = (
+            rows.where(F.col("date") == F.lit(day[0] if day else None)).agg(F.unix_micros(F.max("window_end"))).first()
+        )
+        return found[0] if found else None
 
     def _valid(self, read: DataFrame) -> DataFrame:
         columns = [column.name for column in SENSOR_READINGS.columns]
@@ -121,16 +158,15 @@ class _Sampler:
             return
         with kept(self._windows.sampled(self._readings_between(after, up_to), after, up_to)) as sampled:
             samples = self._windows.as_samples(sampled)
-            if self._may_be_cut_off:
+            if (self._sampled_up_to or 0) > (after or 0):
                 there = rows_now(self._spark, SENSOR_SAMPLES, self._root)
-                if after is not None:
-                    there = there.where(F.col("window_end") > F.timestamp_micros(F.lit(after)))
+                there = there.where(F.col("window_end") > F.timestamp_micros(F.lit(after or 0)))
                 samples = samples.join(there.select("window_end").distinct(), "window_end", "left_anti")
             samples = samples.select(*(column.name for column in SENSOR_SAMPLES.columns))
             append_once(samples.coalesce(1), SENSOR_SAMPLES, self._root, self._writer, number)
             windows = self._windows.as_windows(sampled, up_to).coalesce(1)
             append_once(windows, SENSOR_WINDOWS, self._root, self._writer, number)
-        self._closed_up_to, self._may_be_cut_off = up_to, False
+        self._closed_up_to = up_to
 
     def _readings_between(self, after: int | None, up_to: int) -> DataFrame:
         """All that may be in windows that end after the one and up to the other, with few others."""

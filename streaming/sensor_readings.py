@@ -95,7 +95,7 @@ def _parsed(records: DataFrame) -> DataFrame:
 
 # The same for a reading that is sent twice, and whenever it is read. What has no | comes first, so that no two
 # readings give the same text.
-_ALERT_ID = "md5(concat_ws('|', unix_micros(event_time), sensor_freq, device_id))"
+_ALERT_ID = "md5(concat_ws('|', unix_micros(event_time), format_string('%a', sensor_freq), device_id))"
 
 
 def _field(name: str, kind: str) -> str:
@@ -161,9 +161,10 @@ def _value_faults(settings: SensorSettings) -> list[Fault]:
         ),
         Fault("time_text IS NULL", "missing_time", sql_text("event_time is missing.")),
         Fault(
-            "event_time IS NULL",
+            "event_time IS NULL OR unix_micros(event_time) < 0",
             "impossible_time",
-            "format_string('event_time is no time like 2026-03-01T12:00:00.000Z: %s', substring(time_text, 1, 60))",
+            "format_string('event_time is no time since 1970 like 2026-03-01T12:00:00.000Z: %s', "
+            "substring(time_text, 1, 60))",
         ),
         Fault(
             f"unix_micros(event_time) - unix_micros(enqueued_time) > {ahead * 1_000_000}",

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,6 @@ class ProgressWriter(StreamingQueryListener):
         self._names: dict[str, str] = {}
         self._away_since = 0.0
         self._ends: dict[str, dict[str, int]] = {}
-        self._echoing: set[str] = set()
         at = clock().isoformat()
         before = StreamProgress.read(file)
         self._progress = StreamProgress(
@@ -88,19 +87,22 @@ class ProgressWriter(StreamingQueryListener):
             if before is not None:
                 self._ends[query] = {str(partition): end for partition, end in ends.items()}
                 after = with_lag(before, self._ends[query], self._clock())
-                if query in self._echoing and time.monotonic() - before.sign_clock < 2 * before.trigger_seconds:
+                if before.echoed and time.monotonic() - before.sign_clock < 2 * before.trigger_seconds:
                     # It reads all the time, but tells only with each pulse how far it is.
                     after = replace(after, lag_records=before.lag_records, lag_seconds=before.lag_seconds)
                 self._write(queries={**self._progress.queries, query: after})
 
-    def echoed(self, query: str, echoes: dict[str, Echo], all_since: float | None) -> None:
+    def echoed(self, query: str, echoes: dict[str, Echo], all_since: float | None, pulse_seconds: float) -> None:
         """Pulses passed through a query in real time, through all partitions since the moment given."""
         with self._lock:
             before = self._progress.queries.get(query)
             if before is not None:
-                self._echoing.add(query)
+                # From now on it is known at every pulse how far it is, not only when it notes it.
                 after = replace(
                     before,
+                    echoed=True,
+                    trigger_seconds=before.trigger_seconds if all_since is None else pulse_seconds,
+                    idle_at=before.idle_at if all_since is None else self._clock().isoformat(),
                     read_to=before.read_to | {part: echo.sequence_number + 1 for part, echo in echoes.items()},
                     read_up_to=before.read_up_to
                     | {part: echo.enqueued_at.isoformat() for part, echo in echoes.items()},
@@ -149,7 +151,8 @@ class ProgressWriter(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._change(event.progress.name, lambda before: after_batch(before, event.progress, self._clock()))
+        ends = self._ends.get(event.progress.name or "", {})
+        self._change(event.progress.name, lambda before: after_batch(before, event.progress, self._clock(), ends))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         name = self._names.get(str(event.runId))
@@ -184,7 +187,11 @@ def after_idleness(before: QueryProgress, now: datetime) -> QueryProgress:
     )
 
 
-def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> QueryProgress:
+def after_batch(
+    before: QueryProgress, event: SparkProgress, now: datetime, asked: Mapping[str, int] | None = None
+) -> QueryProgress:
+    """`asked` is how far the hub reached when it was last asked. Spark itself asks when a batch begins, which is long
+    ago for one in real time."""
     states = event.stateOperators
     watermark = event.eventTime.get("watermark")
     newest = newest_records(event)
@@ -198,7 +205,7 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
         processed_rows_per_second=_finite(event.processedRowsPerSecond),
         read_to=read_to(event) or before.read_to,
         read_up_to=before.read_up_to | newest,
-        end_to_end_seconds=_age(newest, now),
+        end_to_end_seconds=before.end_to_end_seconds if before.echoed else _age(newest, now),
         state_rows=sum(state.numRowsTotal for state in states),
         state_bytes=sum(state.memoryUsedBytes for state in states),
         watermark=watermark,
@@ -208,6 +215,8 @@ def after_batch(before: QueryProgress, event: SparkProgress, now: datetime) -> Q
     )
     if "version" in after.read_to:
         return after
+    if before.echoed:
+        return with_unread(after, dict(asked or {}), now)
     return with_lag(after, _hub_partitions(event.sources[0].latestOffset) if event.sources else {}, now)
 
 
@@ -228,7 +237,8 @@ def with_lag(query: QueryProgress, ends: dict[str, int], now: datetime) -> Query
 def with_unread(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
     if not ends:
         return query
-    unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in ends.items()}
+    known = {partition: end for partition, end in ends.items() if partition in query.read_to or not query.echoed}
+    unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in known.items()}
     behind = [partition for partition, count in unread.items() if count]
     caught_up = {partition: now.isoformat() for partition, count in unread.items() if not count}
     return replace(

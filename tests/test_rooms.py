@@ -13,12 +13,13 @@ MAY_IMPORT = {
     "processes": set(),
     "hub": EVERYWHERE,
     "lake": EVERYWHERE,
+    "ml": EVERYWHERE,
     "streaming": EVERYWHERE | {"hub", "lake", "ml"},
     "assets": EVERYWHERE | {"lake", "streaming", "ml"},
     "orchestration": EVERYWHERE | {"hub", "lake", "streaming", "ml", "assets", "bench"},
     "bench": EVERYWHERE | {"hub", "lake", "streaming", "ml", "assets", "orchestration"},
 }
-WITHOUT_DAGSTER = {"settings", "processes", "hub", "lake", "streaming"}
+WITHOUT_DAGSTER = {"settings", "processes", "hub", "lake", "ml", "streaming"}
 WITHOUT_DATAFRAMES = {"assets", "orchestration"}
 
 

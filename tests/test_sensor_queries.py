@@ -28,7 +28,7 @@ from settings import SensorSettings, Settings
 from streaming.catalog import SENSORS
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
-from streaming.sensor_queries import samples_plan
+from streaming.sensor_queries import HubClock, samples_plan
 from streaming.sensor_windows import MICROS
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def test_samples_are_those_of_all_that_was_sent(hub: Readings) -> None:
     last = fill(hub, 200, seed=1)
     hub.work()
     quiet = last + 200_000
-    hub.pulse(quiet, (0,))  # nobody sends any more, and one pulse is enough to close windows
+    hub.pulse(quiet)  # nobody sends any more, but windows close
     hub.work()
     hub.expect(last_closed(quiet))
     missed = Counter(row["missed_windows"] for row in hub.rows(SENSOR_READINGS, "missed_windows"))
@@ -203,12 +203,35 @@ def test_cut_off_anywhere_a_batch_is_completed(hub: Readings, plan: int, monkeyp
 
 def test_a_partition_that_falls_behind_holds_windows_open(hub: Readings) -> None:
     """Its readings are in time by the hub's clock, however far the other partition has been read before them."""
-    for second in range(300):
-        hub.reading(0, START_MS + second * 1000, START_MS + second * 1000, "0-0", 50.0)
-    for number in range(3000):  # ten times as many in the same time: one batch reads a part of it
+    for number in range(1500):  # as many in each, so that a batch reads ten times as far in the first
+        hub.reading(0, START_MS + number * 1000, START_MS + number * 1000, "0-0", 50.0)
+        hub.reading(1, START_MS + number * 100, START_MS + number * 100, "1-0", 50.0)
+    for number in range(1500, 15_000, 100):
         hub.reading(1, START_MS + number * 100, START_MS + number * 100, "1-0", 50.0)
     hub.work()
-    hub.pulse(START_MS + 600_000)
+    hub.pulse(START_MS + 1_800_000)
     hub.work()
     assert not any(row["missed_windows"] for row in hub.rows(SENSOR_READINGS, "missed_windows"))
-    hub.expect(last_closed(START_MS + 600_000))
+    hub.expect(last_closed(START_MS + 1_800_000))
+
+
+def test_without_pulses_a_quiet_partition_holds_up_nobody(hub: Readings) -> None:
+    chosen = hub.settings.sensors.model_copy(update={"pulse_seconds": 0})
+    hub.settings = hub.settings.model_copy(update={"sensors": chosen})
+    for second in range(100):
+        hub.reading(second % 2, START_MS + second * 1000, START_MS + second * 1000, "0-0", 50.0)
+    hub.work()
+    hub.reading(0, START_MS + 125_000, START_MS + 125_000, "0-0", 50.0)
+    hub.work()
+    hub.expect(START_MS + 90_000)  # five seconds are left for what the hub was about to show
+
+
+def test_the_clock_of_the_hub_is_that_of_its_slowest_partition() -> None:
+    clock = HubClock(2)
+    assert clock.after({0: 100}, now=1000) is None, "the other may have older ones"
+    assert clock.after({1: 50}, now=1000) == 50
+    assert clock.after({}, now=1000) is None
+    assert clock.after({0: 200}, now=1000) == 50
+    assert clock.after({1: 5000, 0: 7000}, now=1000) == 1000, "a hub that is ahead does not close what is to come"
+    quiet = HubClock(None)
+    assert quiet.after({0: 9 * MICROS}, now=10**12) == 4 * MICROS

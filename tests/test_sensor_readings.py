@@ -75,6 +75,8 @@ BAD: list[tuple[bytes | None, str]] = [
     (body(at="T12:00:00"), "impossible_time"),
     (body(at="2026-02-30T12:00:00Z"), "impossible_time"),
     (body(at="2026-03-01T25:00:00Z"), "impossible_time"),
+    (body(at="1969-12-31T23:59:59Z"), "impossible_time"),
+    (body(at="0000-01-01T00:00:00Z"), "impossible_time"),
     (body(at="2026-03-01T12:01:00.001Z"), "time_ahead"),
     (body(at="9999-12-31T23:59:59Z"), "time_ahead"),
     (b"[1, 2]", "not_an_object"),

@@ -146,7 +146,7 @@ def _audit_sensors(settings: Settings, contents: LedgerContents, wait: "Wait") -
         # Each partition's newest record closes what is over by then.
         closed_by=min(_newest_of_each_partition(entries), default=0) - rules.lateness,
     )
-    of_alerts = partial(_audit_alerts, settings, [reading for reading in sent if reading.anomalous])
+    of_alerts = partial(_audit_alerts, settings, sent, spoiled)
     return [
         wait.until_clean(partial(audit_readings, root, sent, spoiled), "every reading is in silver"),
         wait.until_clean(partial(audit_quarantine, SENSORS, root, good, spoiled), "spoiled readings are in quarantine"),
@@ -155,8 +155,10 @@ def _audit_sensors(settings: Settings, contents: LedgerContents, wait: "Wait") -
     ]
 
 
-def _audit_alerts(settings: Settings, anomalies: list[Reading]) -> TableAudit:
-    """Alerts may be told twice, with the same id, but none may be missing."""
+def _audit_alerts(settings: Settings, sent: list[Reading], spoiled: set[Place]) -> TableAudit:
+    """Alerts may be told twice, with the same id, but none may be missing, and none be of another record."""
+    anomalies = [reading for reading in sent if reading.anomalous]
+    normal = spoiled | {reading.place for reading in sent if not reading.anomalous}
     audit = TableAudit(f"hub/{SENSOR_ALERTS}", len(anomalies))
     if not anomalies:
         return audit
@@ -178,6 +180,9 @@ def _audit_alerts(settings: Settings, anomalies: list[Reading]) -> TableAudit:
             add_example(
                 audit, f"changed: partition {alert.place[0]}, number {alert.place[1]} has alerts of several ids"
             )
+        if alert.place in normal:
+            audit.unexplained += 1
+            add_example(audit, f"unexplained: partition {alert.place[0]}, number {alert.place[1]} is no anomaly")
     return audit
 
 

@@ -1,0 +1,98 @@
+"""Training: the same rows give the same model, and it finds the anomalies that it has not seen."""
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+import hub.traffic.clicks
+from hub.traffic.clicks import Clicks
+from ml.features import CURRENT, Numbers
+from ml.model import Model, ModelRefused, Training, judge
+from ml.scoring import score
+from ml.training import Plan, TooFewRows, train
+
+SOURCE = Training(
+    table="silver/clicks",
+    table_version=1,
+    rows=1,
+    first_day="2026-01-01",
+    last_day="2026-01-02",
+    seed=7,
+    contamination=0.01,
+    clusters_tried=[1, 2, 3],
+)
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan(**{"version": "m-1", "clusters": (1, 2, 3, 4, 6), "contamination": 0.01, "seed": 7, **changes})
+
+
+def traffic(count: int, seed: int) -> tuple[Numbers, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Page load times, and which of them are anomalous."""
+    planned = list(Clicks(count, random.Random(seed)).due(1.0, datetime(2026, 1, 1, tzinfo=UTC)))
+    seconds = [json.loads(each.record.body or b"")["page_loading_seconds"] for each in planned]
+    return np.array(seconds), np.array([each.about["anomaly"] for each in planned])
+
+
+def flagged(model: Model, seconds: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.array([judge(model, row).anomalous for row in CURRENT.of(seconds).tolist()])
+
+
+@pytest.mark.parametrize("clusters", [(1,), (2,), (4,), (6,), (1, 2, 3, 4, 6)])
+def test_it_finds_anomalies_that_it_has_not_seen(clusters: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any number of clusters: anomalies never become one of them."""
+    monkeypatch.setattr(hub.traffic.clicks, "ANOMALY_SHARE", 0.01)
+    model = train(traffic(20_000, 1)[0], plan(clusters=clusters), SOURCE)
+    seconds, anomalous = traffic(20_000, 2)
+    found = flagged(model, seconds)
+    assert (found & anomalous).sum() / found.sum() >= 0.9
+    assert (found & anomalous).sum() / anomalous.sum() >= 0.9
+
+
+def test_the_same_rows_give_the_same_model() -> None:
+    seconds, _ = traffic(3_000, 1)
+    assert train(seconds, plan(), SOURCE) == train(seconds, plan(), SOURCE)
+    assert train(seconds, plan(), SOURCE) != train(seconds[:-1], plan(), SOURCE)
+
+
+def test_clusters_that_are_there_are_found() -> None:
+    draw = np.random.default_rng(1)
+    seconds = np.concatenate(
+        [draw.lognormal(-2, 0.1, 2000), draw.lognormal(0, 0.1, 2000), draw.lognormal(2, 0.1, 1000)]
+    )
+    model = train(seconds, plan(contamination=0.0), SOURCE)
+    assert [round(cluster.share, 1) for cluster in model.clusters] == [0.4, 0.4, 0.2]
+    assert model.metrics["silhouette"] > 0.8
+    assert not flagged(model, seconds).any(), "none of what it was trained on, where nothing is taken for anomalous"
+
+
+def test_few_rows_or_equal_ones() -> None:
+    with pytest.raises(TooFewRows, match="99 clicks are too few"):
+        train(np.ones(99), plan(), SOURCE)
+    model = train(np.ones(1000), plan(clusters=(1,)), SOURCE)
+    assert flagged(model, np.array([1.0, 1.001])).tolist() == [False, True]
+
+
+def test_spark_scores_as_the_reference_does(spark: SparkSession) -> None:
+    seconds, _ = traffic(5_000, 3)
+    seconds[:3] = 0.0, 1e-9, 3600.0
+    model = train(traffic(5_000, 1)[0], plan(clusters=(3,)), SOURCE)
+    rows = spark.createDataFrame([(float(value),) for value in seconds], "page_loading_seconds DOUBLE").coalesce(1)
+    found = rows.selectExpr(f"{score(model)} AS score").collect()
+    right = [judge(model, row) for row in CURRENT.of(seconds).tolist()]
+    assert [row["score"]["cluster"] for row in found] == [verdict.cluster for verdict in right]
+    assert [row["score"]["distance"] for row in found] == pytest.approx([verdict.distance for verdict in right])
+    assert [row["score"]["threshold"] for row in found] == [verdict.threshold for verdict in right]
+    nothing = spark.sql(f"SELECT {score(model)} AS score FROM (SELECT cast(NULL AS DOUBLE) AS page_loading_seconds)")
+    assert nothing.first() == (None,)
+
+
+def test_a_model_of_other_features_is_refused() -> None:
+    model = train(traffic(1_000, 1)[0], plan(clusters=(1,)), SOURCE)
+    with pytest.raises(ModelRefused, match="trained on version 2 of the features"):
+        score(model.model_copy(update={"feature_schema": 2}))
