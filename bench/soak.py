@@ -32,6 +32,8 @@ STEADY = {
     "TIDEWATCH_BRONZE_TRIGGER_SECONDS": "5",
     "TIDEWATCH_SILVER_TRIGGER_SECONDS": "5",
     "TIDEWATCH_HEARTBEAT_TABLE_TRIGGER_SECONDS": "5",
+    "TIDEWATCH_SENSORS_TRIGGER_SECONDS": "5",
+    "TIDEWATCH_SENSORS_ALERT_INTERVAL_SECONDS": "10",
 }
 """So that all streams together leave the machine some time, as they do in use: starts are what is measured."""
 
@@ -40,7 +42,6 @@ class Soak:
     def __init__(self, folder: Path, seed: int) -> None:
         self.draw = random.Random(seed)
         self.folder = folder
-        self.deadlock = folder / "deadlock"
         self.report: dict[str, Any] = {}
         self.failures: list[str] = []
 
@@ -134,12 +135,8 @@ class Soak:
         """Each seen soon after its deadline, and the stream back."""
         seen: list[float] = []
         ledger = self.folder / "hangs.ledger"
-        settings = {
-            "DEADLOCK_WHILE_THERE_IS": str(self.deadlock),
-            "PYTHONPATH": str(FAULTS),
-        }
-        kinds = itertools.cycle(("jvm", "host", "deadlock"))
-        with self.rig("hangs", **settings) as rig:
+        kinds = itertools.cycle(("jvm", "host", "deadlock", "task"))
+        with self.rig("hangs", HANGS=str(self.folder), PYTHONPATH=str(FAULTS)) as rig:
             rig.wait_for_rows()
             with rig.traffic(ledger):
                 for number in range(count):
@@ -224,15 +221,16 @@ class Soak:
         """Seconds from the deadline until the supervisor acted."""
         old = rig.holder()
         before = rig.counts().get("restarts_hung", 0)
-        limit = QUIET_SECONDS + 1 if kind == "deadlock" else SILENCE_SECONDS
+        in_batch = kind in ("deadlock", "task")
+        limit = QUIET_SECONDS + 1 if in_batch else SILENCE_SECONDS
         began = time.monotonic()
-        if kind == "deadlock":
-            self.deadlock.touch()
+        if in_batch:
+            (self.folder / kind).touch()
         else:
             os.kill(rig.jvm() if kind == "jvm" else old.host.pid, signal.SIGSTOP)
         wait_for("the hang is seen", lambda: rig.counts().get("restarts_hung", 0) > before, BACK_SECONDS)
         late = time.monotonic() - began - limit
-        self.deadlock.unlink(missing_ok=True)
+        (self.folder / kind).unlink(missing_ok=True)
         wait_for("it is back", lambda: rig.took_over(old), BACK_SECONDS)
         return late
 

@@ -1,9 +1,9 @@
 """Holds what a ledger says was acknowledged against what the tables have. Reads Delta without Spark."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -13,6 +13,10 @@ from deltalake.exceptions import TableNotFoundError
 from lake.tables import Table
 
 EXAMPLES = 5
+PLACE = ("partition", "sequence_number")
+Place = tuple[int, int]
+"""Of a record on its hub: partition and sequence number."""
+Outcome = TypeVar("Outcome", bound=Hashable)
 NEEDED = ("body", "headers", "partition", "sequence_number")
 
 
@@ -111,6 +115,35 @@ def _batches(
     except TableNotFoundError:
         return
     yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns), filter=where)
+
+
+def compare(
+    audit: TableAudit,
+    found: Counter[Outcome],
+    right: Collection[Outcome],
+    due: Collection[Outcome],
+    told: Callable[[Outcome], str],
+) -> None:
+    """Each that is due is there, and nothing but what is right, once. `told` names one for people."""
+    for outcome in due:
+        if outcome not in found:
+            audit.lost += 1
+            add_example(audit, f"lost: {told(outcome)}")
+    for outcome, times in found.items():
+        if outcome not in right:
+            audit.unexplained += 1
+            add_example(audit, f"unexplained: {told(outcome)}")
+        elif times > 1:
+            audit.duplicated += times - 1
+            add_example(audit, f"duplicated: {told(outcome)}, {times} times")
+
+
+def place_of(row: Mapping[str, Any]) -> Place:
+    return row["partition"], row["sequence_number"]
+
+
+def told_place(place: Place) -> str:
+    return f"partition {place[0]}, number {place[1]}"
 
 
 def add_example(audit: TableAudit, text: str) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from lake.audit import TableAudit, add_example, rows_of
+from lake.audit import PLACE, Place, TableAudit, add_example, place_of, rows_of, told_place
 from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table
 
-Place = tuple[int, int]
 CLICKS = clicks_table({})
 
 
@@ -44,9 +43,9 @@ def audit_clicks(
     audit = TableAudit("silver and quarantine", len(known))
     found: dict[Place, Counter[str]] = defaultdict(Counter)
     clicks: dict[Place, dict[str, Any]] = {}
-    for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", "processing_time", *_PLACE)):
-        found[_place(row)][CLICKS.name] += 1
-        clicks[_place(row)] = row
+    for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", "processing_time", *PLACE)):
+        found[place_of(row)][CLICKS.name] += 1
+        clicks[place_of(row)] = row
     for table in (CLICK_DUPLICATES, CLICK_QUARANTINE):
         for place in _places(table, lake_root):
             found[place][table.name] += 1
@@ -54,18 +53,18 @@ def audit_clicks(
     for place, tables in found.items():
         if (times := tables.total()) > 1:
             audit.duplicated += times - 1
-            add_example(audit, f"duplicated: {_told(place)} is in {_listed(tables)}")
+            add_example(audit, f"duplicated: {told_place(place)} is in {_listed(tables)}")
         if place not in bronze:
             audit.unexplained += 1
-            add_example(audit, f"unexplained: {_told(place)} is in {_listed(tables)}, but not in bronze")
+            add_example(audit, f"unexplained: {told_place(place)} is in {_listed(tables)}, but not in bronze")
     for place, one in known.items():
         tables = found.get(place, Counter())
         if not tables:
             audit.lost += 1
-            add_example(audit, f"lost: record {one.number}, {_told(place)}")
+            add_example(audit, f"lost: record {one.number}, {told_place(place)}")
         elif (one.event_id is None) != (CLICK_QUARANTINE.name in tables):
             audit.unexplained += 1
-            add_example(audit, f"unexplained: record {one.number}, {_told(place)}, is in {_listed(tables)}")
+            add_example(audit, f"unexplained: record {one.number}, {told_place(place)}, is in {_listed(tables)}")
     events = {place: row["eventID"] for place, row in clicks.items()}
     _audit_ids(audit, known, events)
     kept_at = {place: row["processing_time"] for place, row in clicks.items()}
@@ -79,7 +78,7 @@ def _audit_ids(audit: TableAudit, known: Mapping[Place, SentClick], events: Mapp
     for place, event in events.items():
         if place in known and known[place].event_id not in (None, event):
             audit.changed += 1
-            add_example(audit, f"changed: {_told(place)} is event {event}, not {known[place].event_id}")
+            add_example(audit, f"changed: {told_place(place)} is event {event}, not {known[place].event_id}")
 
 
 def _audit_duplicates(
@@ -90,15 +89,15 @@ def _audit_duplicates(
     horizon: timedelta,
 ) -> None:
     """Each names a click of its event, and is no further from it than a repeat may be."""
-    columns = ("eventID", "kept_partition", "kept_sequence_number", "processing_time", *_PLACE)
+    columns = ("eventID", "kept_partition", "kept_sequence_number", "processing_time", *PLACE)
     for row in rows_of(CLICK_DUPLICATES, lake_root, columns):
-        kept, told = (row["kept_partition"], row["kept_sequence_number"]), f"{_told(_place(row))} repeats event"
+        kept, told = (row["kept_partition"], row["kept_sequence_number"]), f"{told_place(place_of(row))} repeats event"
         if events.get(kept) != row["eventID"]:
             audit.lost += 1
-            add_example(audit, f"lost: {told} {row['eventID']}, but no click of it is at {_told(kept)}")
+            add_example(audit, f"lost: {told} {row['eventID']}, but no click of it is at {told_place(kept)}")
         elif abs(row["processing_time"] - kept_at[kept]) > horizon:
             audit.lost += 1
-            add_example(audit, f"lost: {told} {row['eventID']}, but the click at {_told(kept)} is too far away")
+            add_example(audit, f"lost: {told} {row['eventID']}, but the click at {told_place(kept)} is too far away")
 
 
 def _audit_events(
@@ -121,23 +120,12 @@ def _audit_clickpath(audit: TableAudit, related: dict[Place, int], lake_root: st
         if found[place] != related.get(place, 0):
             audit.changed += 1
             add_example(
-                audit, f"changed: {_told(place)} has {found[place]} rows of clickpath, not {related.get(place, 0)}"
+                audit, f"changed: {told_place(place)} has {found[place]} rows of clickpath, not {related.get(place, 0)}"
             )
 
 
-_PLACE = ("partition", "sequence_number")
-
-
 def _places(table: Table, lake_root: str) -> list[Place]:
-    return [_place(row) for row in rows_of(table, lake_root, _PLACE)]
-
-
-def _place(row: dict[str, int]) -> Place:
-    return row["partition"], row["sequence_number"]
-
-
-def _told(place: Place) -> str:
-    return f"partition {place[0]}, number {place[1]}"
+    return [place_of(row) for row in rows_of(table, lake_root, PLACE)]
 
 
 def _listed(tables: "Counter[str]") -> str:

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from lake.audit import TableAudit, add_example, rows_of
+from lake.audit import PLACE, Place, TableAudit, add_example, compare, place_of, rows_of, told_place
 from lake.machines import MACHINE_STATUS
 from lake.silver import quarantine_table
 
 INITIALIZING, HEALTHY, UNHEALTHY, RETIRED = "Initializing", "Healthy", "Unhealthy", "Retired"
 FIELDS = ("machine_name", "previous", "status", "since", "last_heartbeat")
-Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,10 @@ def audit_machines(
         if machine in found and change.since <= sure_up_to:
             found[machine][change] += 1
     for machine, times in beats.items():
-        _compare(audit, machine, found[machine], story(times, patience, float("inf")), min(told_up_to, sure_up_to))
+        right = story(times, patience, float("inf"))
+        due = [change for change in right if change.since <= min(told_up_to, sure_up_to)]
+        compare(audit, found[machine], right, due, partial("{}, {}".format, machine))
     return audit
-
-
-def _compare(
-    audit: TableAudit, machine: str, found: Counter[Change], right: Sequence[Change], told_up_to: float
-) -> None:
-    for change in right:
-        if change.since <= told_up_to and change not in found:
-            audit.lost += 1
-            add_example(audit, f"lost: {machine}, {change}")
-    for change, times in found.items():
-        if change not in right:
-            audit.unexplained += 1
-            add_example(audit, f"unexplained: {machine}, {change}")
-        elif times > 1:
-            audit.duplicated += times - 1
-            add_example(audit, f"duplicated: {machine}, {change}, {times} times")
 
 
 def _changes(lake_root: str) -> Iterator[tuple[str, Change]]:
@@ -109,16 +95,13 @@ def audit_quarantine(hub: str, lake_root: str, good: Collection[Place], spoiled:
     """Every spoiled record is there once, and no good one."""
     table = quarantine_table(hub)
     audit = TableAudit(table.name, len(spoiled))
-    places = Counter(
-        (row["partition"], row["sequence_number"])
-        for row in rows_of(table, lake_root, ("partition", "sequence_number"))
-    )
+    places = Counter(place_of(row) for row in rows_of(table, lake_root, PLACE))
     for place in spoiled:
         if places[place] != 1:
             audit.lost += not places[place]
             audit.duplicated += max(0, places[place] - 1)
-            add_example(audit, f"{places[place]} times: the record at partition {place[0]}, number {place[1]}")
+            add_example(audit, f"{places[place]} times: the record at {told_place(place)}")
     for place in places.keys() & set(good):
         audit.unexplained += 1
-        add_example(audit, f"unexplained: the good record at partition {place[0]}, number {place[1]}")
+        add_example(audit, f"unexplained: the good record at {told_place(place)}")
     return audit

@@ -3,16 +3,15 @@ are of. Reads Delta without Spark."""
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.dataset as ds
 
-from lake.audit import TableAudit, add_example, rows_of
+from lake.audit import PLACE, Place, TableAudit, add_example, compare, place_of, rows_of, told_place
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 
-Place = tuple[int, int]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
 MICROS = 1_000_000
@@ -78,7 +77,7 @@ def _roles(inside: list[Reading]) -> Iterator[tuple[Reading, tuple[str, ...]]]:
 
 
 def reading_places(lake_root: str) -> set[Place]:
-    return {_place(row) for row in rows_of(SENSOR_READINGS, lake_root, _PLACE)}
+    return {place_of(row) for row in rows_of(SENSOR_READINGS, lake_root, PLACE)}
 
 
 def audit_readings(lake_root: str, sent: Collection[Reading], spoiled: Collection[Place]) -> TableAudit:
@@ -91,17 +90,17 @@ def audit_readings(lake_root: str, sent: Collection[Reading], spoiled: Collectio
         found[place] += 1
         if place in known and known[place] != reading:
             audit.changed += 1
-            add_example(audit, f"changed: {_told(place)} is {reading}, not {known[place]}")
+            add_example(audit, f"changed: {told_place(place)} is {reading}, not {known[place]}")
     for place in known.keys() - found.keys():
         audit.lost += 1
-        add_example(audit, f"lost: {_told(place)}")
+        add_example(audit, f"lost: {told_place(place)}")
     for place, times in found.items():
         if times > 1:
             audit.duplicated += times - 1
-            add_example(audit, f"duplicated: {_told(place)}, {times} times")
+            add_example(audit, f"duplicated: {told_place(place)}, {times} times")
     for place in found.keys() & set(spoiled):
         audit.unexplained += 1
-        add_example(audit, f"unexplained: the spoiled record at {_told(place)}")
+        add_example(audit, f"unexplained: the spoiled record at {told_place(place)}")
     return audit
 
 
@@ -115,16 +114,7 @@ def audit_samples(lake_root: str, rules: WindowRules, *, first: int, closed_by: 
     right = {sample for sample in samples_of(readings, rules) if first + rules.length <= sample[0] <= judged_up_to}
     audit = TableAudit(SENSOR_SAMPLES.name, len(readings))
     found = Counter(sample for sample in _samples(lake_root) if first + rules.length <= sample[0] <= judged_up_to)
-    for sample in right - found.keys():
-        audit.lost += 1
-        add_example(audit, f"lost: {_sample(sample)}")
-    for sample, times in found.items():
-        if sample not in right:
-            audit.unexplained += 1
-            add_example(audit, f"unexplained: {_sample(sample)}")
-        elif times > 1:
-            audit.duplicated += times - 1
-            add_example(audit, f"duplicated: {_sample(sample)}, {times} times")
+    compare(audit, found, right, right, _sample)
     return audit
 
 
@@ -139,36 +129,25 @@ def micros(at: datetime) -> int:
 
 
 def _readings(lake_root: str, first: int | None) -> Iterator[Reading]:
-    columns = ("device_id", "sensor_freq", "event_time", "anomaly", "processing_time", *_PLACE)
+    columns = ("device_id", "sensor_freq", "event_time", "anomaly", "processing_time", *PLACE)
     where = None if first is None else ds.field("event_time") >= EPOCH + first * MICRO
     for row in rows_of(SENSOR_READINGS, lake_root, columns, where):
         yield Reading(
             micros(row["event_time"]),
             row["device_id"],
             row["sensor_freq"],
-            _place(row),
+            place_of(row),
             micros(row["processing_time"]),
             row["anomaly"] is not None,
         )
 
 
 def _samples(lake_root: str) -> Iterator[Sample]:
-    for row in rows_of(SENSOR_SAMPLES, lake_root, ("window_end", "of_device", "roles", *_PLACE)):
-        yield micros(row["window_end"]), row["of_device"], _place(row), tuple(row["roles"])
-
-
-_PLACE = ("partition", "sequence_number")
-
-
-def _place(row: Mapping[str, int]) -> Place:
-    return row["partition"], row["sequence_number"]
-
-
-def _told(place: Place) -> str:
-    return f"partition {place[0]}, number {place[1]}"
+    for row in rows_of(SENSOR_SAMPLES, lake_root, ("window_end", "of_device", "roles", *PLACE)):
+        yield micros(row["window_end"]), row["of_device"], place_of(row), tuple(row["roles"])
 
 
 def _sample(sample: Sample) -> str:
     end, device, place, roles = sample
     of = f" of {device}" if device is not None else ""
-    return f"{' and '.join(roles)} at {_told(place)} of the window{of} up to {EPOCH + end * MICRO}"
+    return f"{' and '.join(roles)} at {told_place(place)} of the window{of} up to {EPOCH + end * MICRO}"

@@ -7,11 +7,8 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from lake.audit import rows_of
+from lake.audit import PLACE, Place, place_of, rows_of
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
-
-Place = tuple[int, int]
-_PLACE = ("partition", "sequence_number")
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,13 @@ def agreement(
     """Of the readings that the hub took from `since` on; anomalies up to `told_up_to` have to be told. `alerts` are all
     of the hub since then, each with its reading's place. A reading is in so many windows of that length."""
     recent = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
-    columns = ("processing_time", "event_time", "alert_id", "missed_windows", *_PLACE)
+    columns = ("processing_time", "event_time", "alert_id", "missed_windows", *PLACE)
     anomalous: dict[Place, dict[str, Any]] = {}
     read_to: dict[int, int] = {}
     for row in rows_of(SENSOR_READINGS, lake_root, columns, recent):
         read_to[row["partition"]] = max(read_to.get(row["partition"], -1), row["sequence_number"])
         if row["alert_id"] is not None:
-            anomalous[row["partition"], row["sequence_number"]] = row
+            anomalous[place_of(row)] = row
     told = {place: alert_id for alert_id, place in alerts}
     passed_by = {place for place in told if place not in anomalous and place[1] <= read_to.get(place[0], -1)}
     in_time = [row for row in anomalous.values() if row["missed_windows"] < windows_of_one]
@@ -69,7 +66,7 @@ def _older(lake_root: str, places: Collection[Place]) -> set[Place]:
     if not places:
         return set()
     numbers = ds.field("sequence_number").isin([number for _, number in places]) & ds.field("alert_id").is_valid()
-    return {(row["partition"], row["sequence_number"]) for row in rows_of(SENSOR_READINGS, lake_root, _PLACE, numbers)}
+    return {place_of(row) for row in rows_of(SENSOR_READINGS, lake_root, PLACE, numbers)}
 
 
 def _not_sampled(lake_root: str, anomalous: list[dict[str, Any]], window: timedelta) -> list[str]:

@@ -1,6 +1,6 @@
 """What several queries do with a batch's rows: keep them while they are used, and append them where there are any."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC
 
@@ -42,6 +42,16 @@ class Appended:
         there = rows_now(rows.sparkSession, self._table, self._root).where(F.col("date").between(ends[2], ends[3]))
         there = there.where(F.col("processing_time").between(*(end.astimezone(UTC) for end in ends[:2])))
         return rows.join(there.select(*BY_RECORD), list(BY_RECORD), "left_anti").select(*rows.columns)
+
+
+def onto_hub(context: QueryContext, hub: str) -> Callable[[DataFrame, int], None]:
+    """Sends a batch's rows; a batch that is done again is sent again."""
+    options = context.connection.spark_options()
+
+    def commit(batch: DataFrame, number: int) -> None:
+        batch.write.format("kafka").options(**options).option("topic", hub).save()
+
+    return commit
 
 
 def rows_now(spark: SparkSession, table: Table, root: str) -> DataFrame:

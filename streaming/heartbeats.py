@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from streaming.strict_json import (
     BODY_FAULTS,
+    PROVENANCE,
     PULSE,
     TEXT,
     WHOLE_VALUE,
@@ -75,10 +76,7 @@ def malformed(records: DataFrame) -> DataFrame:
             "body",
             "verdict.reason",
             "verdict.sentence",
-            "enqueued_time AS processing_time",
-            "partition",
-            "sequence_number",
-            "to_date(enqueued_time) AS date",
+            *PROVENANCE,
         )
     )
 

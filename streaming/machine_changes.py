@@ -4,11 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streaming.machine_processor import CHANGES
-from streaming.strict_json import TEXT, sql_text
+from streaming.strict_json import PROVENANCE, TEXT, TIMES, sql_text
 
 FIELDS = f"id STRING, {CHANGES}"
 NEEDED = ("id", "machine_name", "status", "since", "last_heartbeat", "detected_at")
-TIMES = "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""
 # Of changes at one moment, the order in which they can follow each other.
 RANK = "array_position(array('Unhealthy', 'Retired', 'Initializing', 'Healthy'), status)"
 UNREADABLE = "The record is no change of a machine's health as the stream heartbeat writes them."
@@ -40,10 +39,7 @@ def unreadable(read: DataFrame) -> DataFrame:
         "body",
         "'not_a_change' AS reason",
         f"{sql_text(UNREADABLE)} AS sentence",
-        "enqueued_time AS processing_time",
-        "partition",
-        "sequence_number",
-        "to_date(enqueued_time) AS date",
+        *PROVENANCE,
     )
 
 

@@ -16,7 +16,7 @@ from lake import machines as tables
 from lake.commit import bring_up_to_date, has_rows, replace_all
 from lake.silver import quarantine_table
 from settings import HeartbeatSettings
-from streaming.appended import Appended, kept, rows_now
+from streaming.appended import Appended, kept, onto_hub, rows_now
 from streaming.catalog import HEARTBEAT, QuerySpec
 from streaming.checkpoints import Generation, QueryCheckpoints
 from streaming.heartbeats import beats, malformed
@@ -41,12 +41,7 @@ def health_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     keys = bucket_keys(context.spark, generation.buckets or settings.buckets)
     checkpoints = QueryCheckpoints(context.spark, context.settings.checkpoint_root, HEARTBEAT.name, query.name)
     changes = machine_changes(read, settings, keys, carried_over(context.spark, checkpoints, generation, keys))
-    options = context.connection.spark_options()
-
-    def commit(batch: DataFrame, number: int) -> None:
-        batch.write.format("kafka").options(**options).option("topic", MACHINE_STATUS).save()
-
-    return QueryPlan(as_records(changes), commit, tasks=len(keys))
+    return QueryPlan(as_records(changes), onto_hub(context, MACHINE_STATUS), tasks=len(keys))
 
 
 def machine_changes(

@@ -15,17 +15,17 @@ from lake.commit import append_once, bring_up_to_date, committed_version
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 from lake.silver import quarantine_table
 from lake.tables import Table
-from streaming.appended import Appended, kept, rows_now
+from streaming.appended import Appended, kept, onto_hub, rows_now
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sensor_readings import anomalous_readings, readings
 from streaming.sensor_windows import MICROS, Windows
 from streaming.sources import observe_newest, planned_records
+from streaming.strict_json import PROVENANCE, TIMES
 
 # `current_timestamp` is one for a whole batch, which lasts for minutes in real time.
 NOW = "java_method('java.time.Instant', 'now')"
-TIMES = "map('timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\")"
 ALERT = f"""named_struct(
     'alert_id', alert_id, 'device_id', device_id, 'sensor_freq', sensor_freq, 'event_time', event_time,
     'raised_at', {NOW}, 'anomaly', anomaly, 'partition', partition, 'sequence_number', sequence_number)"""
@@ -42,20 +42,15 @@ def alerts_plan(context: QueryContext, query: QuerySpec, generation: Generation)
         records = planned_records(context, query.hub, generation, None)
         rows = with_echoes(anomalous_readings(records, settings))
         return QueryPlan(rows, None, real_time_seconds=settings.alert_interval_seconds)
-    options = context.connection.spark_options()
-
-    def commit(batch: DataFrame, number: int) -> None:
-        batch.write.format("kafka").options(**options).option("topic", SENSOR_ALERTS).save()
-
     records = planned_records(context, query.hub, generation, settings.max_records)
     read = observe_newest(records, context.partitions[query.hub], "timestamp")
-    return QueryPlan(as_alerts(anomalous_readings(read, settings)), commit)
+    return QueryPlan(as_alerts(anomalous_readings(read, settings)), onto_hub(context, SENSOR_ALERTS))
 
 
 def as_alerts(anomalous: DataFrame) -> DataFrame:
     """For the hub: the key is the device."""
     return anomalous.where("NOT pulse").selectExpr(
-        "cast(device_id AS BINARY) AS key", f"to_json({ALERT}, {TIMES}) AS value"
+        "cast(device_id AS BINARY) AS key", f"to_json({ALERT}, map({TIMES})) AS value"
     )
 
 
@@ -64,7 +59,7 @@ def with_echoes(anomalous: DataFrame) -> DataFrame:
     return anomalous.selectExpr(
         f"CASE WHEN pulse THEN '{SENSOR_ECHOES}' ELSE '{SENSOR_ALERTS}' END AS topic",
         "cast(device_id AS BINARY) AS key",
-        f"CASE WHEN pulse THEN to_json({ECHO}, {TIMES}) ELSE to_json({ALERT}, {TIMES}) END AS value",
+        f"CASE WHEN pulse THEN to_json({ECHO}, map({TIMES})) ELSE to_json({ALERT}, map({TIMES})) END AS value",
     )
 
 
@@ -184,8 +179,5 @@ def _malformed(read: DataFrame) -> DataFrame:
         "body",
         "reason",
         "sentence",
-        "enqueued_time AS processing_time",
-        "partition",
-        "sequence_number",
-        "to_date(enqueued_time) AS date",
+        *PROVENANCE,
     )

@@ -8,6 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TEXT = "cast(body AS STRING)"
+# Of a record of the hub, as columns of quarantine.
+PROVENANCE = (
+    "enqueued_time AS processing_time",
+    "partition",
+    "sequence_number",
+    "to_date(enqueued_time) AS date",
+)
+# How times are written into records of the hub, as an option of JSON functions.
+TIMES = "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\""
 # What `hub.pulses` sends.
 PULSE = r'^\{"pulse": "[^"\\\p{Cntrl}]*", "sent_at": "[^"\\\p{Cntrl}]*"\}\z'
 # Spark stops reading at a value's end. So the text has to be a whole value inside an array and inside an object:

@@ -60,7 +60,7 @@ def up(tmp_path: Path, webhook: "Webhook") -> Iterator[Rig]:
         TIDEWATCH_SUPERVISOR_QUIET_SECONDS="20",
         TIDEWATCH_SUPERVISOR_LONGEST_WAIT_SECONDS="5",
         TIDEWATCH_STREAM_STOP_SECONDS="5",
-        DEADLOCK_WHILE_THERE_IS=str(tmp_path / "deadlock"),
+        HANGS=str(tmp_path),
         PYTHONPATH=str(FAULTS),
     ) as running:
         yield running
@@ -93,12 +93,14 @@ def test_every_death_and_every_hang_is_seen_and_cured(up: Rig, tmp_path: Path) -
         comes_back(up, lambda: os.kill(up.jvm(), signal.SIGSTOP), "its host has not answered for")
         comes_back(up, lambda: os.kill(up.holder().host.pid, signal.SIGSTOP), "its host has not answered for")
 
-        def deadlock() -> None:
-            (tmp_path / "deadlock").touch()
-            wait_for("the deadlock is seen", lambda: up.counts().get("restarts_hung", 0) > 2, BACK_SECONDS)
-            (tmp_path / "deadlock").unlink()
+        def hang(kind: str) -> None:
+            before = up.counts().get("restarts_hung", 0)
+            (tmp_path / kind).touch()
+            wait_for(f"the {kind} is seen", lambda: up.counts().get("restarts_hung", 0) > before, BACK_SECONDS)
+            (tmp_path / kind).unlink()
 
-        comes_back(up, deadlock, "is stuck")
+        comes_back(up, lambda: hang("deadlock"), "is stuck")
+        comes_back(up, lambda: hang("task"), "is stuck")
 
         # The code server is what would tell Dagster that a run's process died.
         def blind_and_kill() -> None:
@@ -122,7 +124,7 @@ def test_every_death_and_every_hang_is_seen_and_cured(up: Rig, tmp_path: Path) -
         runs = [run for table, run, _ in up.commits() if table == f"bronze/{hub}"]
         changes = 1 + sum(1 for before, after in itertools.pairwise(runs) if before != after)
         assert changes == len(set(runs)), "a run committed after its successor had"
-    assert up.counts()["restarts_hung"] == 3 and up.counts()["restarts_lost"] >= 1
+    assert up.counts()["restarts_hung"] == 4 and up.counts()["restarts_lost"] >= 1
 
 
 @pytest.mark.timeout(900)

@@ -1,6 +1,7 @@
 """Put on PYTHONPATH it makes a stream host misbehave, without a line for it in the product.
 
-While the file named by DEADLOCK_WHILE_THERE_IS exists, no batch of a host comes to its end.
+While there is a file `deadlock` in the folder named by HANGS, a batch of a host waits for itself, and while there is a
+file `task`, for a task of Spark that never ends.
 """
 
 import importlib.abc
@@ -8,18 +9,25 @@ import importlib.machinery
 import os
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+FOLDER = "HANGS"
 
 
-def _deadlock(module: ModuleType) -> None:
+def _hang(module: ModuleType) -> None:
     real = module.append_once
 
-    def stuck(*arguments: object) -> object:
-        if os.path.exists(os.environ["DEADLOCK_WHILE_THERE_IS"]):
+    def stuck(rows: Any, *arguments: object) -> object:
+        hangs = Path(os.environ[FOLDER])
+        if (hangs / "task").exists():
+            rows.sparkSession.range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 86400000L)").collect()
+        if (hangs / "deadlock").exists():
             lock = threading.Lock()
             lock.acquire()
             lock.acquire()
-        return real(*arguments)
+        return real(rows, *arguments)
 
     module.append_once = stuck  # type: ignore[attr-defined]
 
@@ -35,13 +43,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def patched(module: ModuleType) -> None:
             execute(module)
-            _deadlock(module)
+            _hang(module)
 
         spec.loader.exec_module = patched  # type: ignore[method-assign]
         return spec
 
 
-if "DEADLOCK_WHILE_THERE_IS" in os.environ:
+if FOLDER in os.environ:
     import importlib.util
 
     sys.meta_path.insert(0, _Finder())

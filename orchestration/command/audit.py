@@ -16,8 +16,16 @@ from hub.connection import HubConnection
 from hub.ledger import TRACE_HEADER, Entry, LedgerContents, digest, read_ledger
 from hub.topics import HubUnreachable
 from hub.traffic.planned import BAD
-from lake.audit import Acknowledged, TableAudit, add_example, audit_bronze, places_in_bronze
-from lake.click_audit import Place, SentClick, audit_clicks, click_places
+from lake.audit import (
+    Acknowledged,
+    Place,
+    TableAudit,
+    add_example,
+    audit_bronze,
+    places_in_bronze,
+    told_place,
+)
+from lake.click_audit import SentClick, audit_clicks, click_places
 from lake.machine_audit import Patience, audit_machines, audit_quarantine
 from lake.sensor_audit import (
     MICROS,
@@ -173,16 +181,14 @@ def _audit_alerts(settings: Settings, sent: list[Reading], spoiled: set[Place]) 
     for reading in anomalies:
         if reading.place not in told:
             audit.lost += 1
-            add_example(audit, f"lost: the alert of partition {reading.place[0]}, number {reading.place[1]}")
+            add_example(audit, f"lost: the alert of {told_place(reading.place)}")
     for alert in alerts:
         if told[alert.place] != alert.alert_id:
             audit.changed += 1
-            add_example(
-                audit, f"changed: partition {alert.place[0]}, number {alert.place[1]} has alerts of several ids"
-            )
+            add_example(audit, f"changed: {told_place(alert.place)} has alerts of several ids")
         if alert.place in normal:
             audit.unexplained += 1
-            add_example(audit, f"unexplained: partition {alert.place[0]}, number {alert.place[1]} is no anomaly")
+            add_example(audit, f"unexplained: {told_place(alert.place)} is no anomaly")
     return audit
 
 
