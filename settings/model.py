@@ -365,6 +365,11 @@ class Settings(BaseSettings):
         return self.home / "run"
 
     @property
+    def model_folder(self) -> Path:
+        """The registry of models."""
+        return self.home / "models"
+
+    @property
     def hub_folder(self) -> Path:
         return self.home / "hub"
 

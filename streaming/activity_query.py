@@ -19,7 +19,7 @@ from settings import Settings
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.click_activity import click_activity, in_windows, windows_of
-from streaming.click_tables import CLICKS, StaleDays, activity_lock
+from streaming.click_tables import CLICKS, WINDOWS, StaleDays, activity_lock
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
 
@@ -81,7 +81,7 @@ def restate_windows(
 def restate_stale_days(spark: SparkSession, settings: Settings, *, now: datetime) -> bool:
     """Computes all windows of some stale days anew, closed or not, and takes away those without clicks. Returns False
     when there is none. Call it with the lock held."""
-    stale = StaleDays(spark, settings)
+    stale = StaleDays(spark, settings, WINDOWS)
     noted = stale.all()
     if not noted:
         return False

@@ -60,6 +60,15 @@ def activity_lock(settings: Settings) -> Path:
     return settings.run_folder / "silver" / "click_activity.lock"
 
 
+@contextmanager
+def scores_locked(spark: SparkSession, settings: Settings, while_waiting: Callable[[], None]) -> Iterator[None]:
+    """Held by whoever changes page_load_anomalies or notes stale days of it. Who needs the lock of the clicks too takes
+    that first."""
+    file = settings.run_folder / "silver" / "page_load_anomalies.lock"
+    with tables_locked(spark, file, settings.silver.lock_seconds, while_waiting):
+        yield
+
+
 def refuse_half_a_batch(spark: SparkSession, settings: Settings) -> None:
     """The stream comes to the same rows when it repeats its batch only if nobody changes what it kept before."""
     latest = QueryCheckpoints(spark, settings.checkpoint_root, SILVER.name, "clicks").latest()
@@ -142,22 +151,27 @@ class SwapNote:
         self._files.delete(self.file)
 
 
-class StaleDays:
-    """Days whose windows do not follow from the clicks any more: an empty file for each, until they do again.
+WINDOWS, SCORES = "stale-days", "stale-scores"
+"""What is made of clicks by days: the folders of their `StaleDays`."""
 
-    Changed only with the lock of click_activity held.
+
+class StaleDays:
+    """Days whose windows or scores do not follow from the clicks any more: an empty file for each, until they do again.
+
+    Changed only with the lock of click_activity or page_load_anomalies held.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
-        self._folder = f"{silver_folder(settings)}/stale-days"
+    def __init__(self, spark: SparkSession, settings: Settings, what: str) -> None:
+        self._folder = f"{silver_folder(settings)}/{what}"
         self._files = HadoopFiles(spark, self._folder)
 
     def all(self) -> list[date]:
         names = self._files.names(self._folder)
         return [date.fromisoformat(name) for name in names if re.fullmatch(r"\d{4}-\d\d-\d\d", name)]
 
-    def add(self, day: str) -> None:
-        self._files.touch(f"{self._folder}/{day}")
+    def add(self, *days: str) -> None:
+        for day in days:
+            self._files.touch(f"{self._folder}/{day}")
 
     def remove(self, day: str) -> None:
         self._files.delete(f"{self._folder}/{day}")
@@ -185,10 +199,10 @@ def complete_swap(spark: SparkSession, settings: Settings, check: Callable[[], N
 def note_stale_days(
     spark: SparkSession, settings: Settings, days: list[str], check: Callable[[], None] = lambda: None
 ) -> None:
-    stale = StaleDays(spark, settings)
     with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, check):
-        for day in days:
-            stale.add(day)
+        StaleDays(spark, settings, WINDOWS).add(*days)
+    with scores_locked(spark, settings, check):
+        StaleDays(spark, settings, SCORES).add(*days)
 
 
 def refuse_half_a_replay(spark: SparkSession, settings: Settings) -> None:
