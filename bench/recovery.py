@@ -3,13 +3,12 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.drivers import host_by_hand
 from bench.figures import Figure, Result
 from bench.rig import STREAM, Rig, wait_for
 from processes.child import end_group
@@ -66,13 +65,7 @@ def bare_start(rig: Rig, stream: str = STREAM) -> float:
     wait_for("the stream is stopped", lambda: rig.statuses(stream)[0] == "CANCELED" and not is_held(lease), 90)
     began = time.time()
     known = _commits(rig, stream)
-    host = subprocess.Popen(
-        [sys.executable, "-m", "streaming", stream],
-        env={**os.environ, **rig.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    host = host_by_hand(rig, stream)
     identity = ProcessIdentity.of(host.pid)
     assert identity is not None
     try:

@@ -58,17 +58,29 @@ class Pulses:
         due = 0.0
         while not self._stop.wait(due):
             began = time.monotonic()
-            try:
-                if began - self._asked >= PARTITIONS_ASKED_SECONDS or not self._partitions:
-                    topics = self._producer.list_topics(self._hub, timeout=DELIVERY_SECONDS).topics
-                    self._partitions, self._asked = len(topics[self._hub].partitions), began
-                self._send()
-            except KafkaException as error:
-                self._say(error.args[0])
-            except Exception:
-                log.exception("Pulses can't be sent to %s; tried again", self._hub)
+            self.beat(began)
             due = max(0.0, self._seconds - (time.monotonic() - began))
         self._producer.flush(DELIVERY_SECONDS)
+
+    def beat(self, now: float) -> None:
+        """One pulse on every partition; `now` is of a clock that only goes on."""
+        try:
+            if now - self._asked >= PARTITIONS_ASKED_SECONDS or not self._partitions:
+                self._ask(now)
+            self._send()
+        except KafkaException as error:
+            self._say(error.args[0])
+        except Exception:
+            log.exception("Pulses can't be sent to %s; tried again", self._hub)
+
+    def _ask(self, now: float) -> None:
+        """What the hub has no answer for has no partitions either: those that are known stay."""
+        topic = self._producer.list_topics(self._hub, timeout=DELIVERY_SECONDS).topics[self._hub]
+        self._asked = now
+        if topic.error is not None:
+            self._say(topic.error)
+        else:
+            self._partitions = len(topic.partitions)
 
     def _send(self) -> None:
         body = pulse(self._sender, datetime.now(UTC))

@@ -12,6 +12,7 @@ from settings import HubSettings
 
 ANSWER_SECONDS = 10
 MAX_MESSAGE_BYTES = 1_048_588
+TIMESTAMP_TYPE, HUBS_TIME = "message.timestamp.type", "LogAppendTime"
 SEGMENTS = 24
 SEGMENT_BYTES = 256 * 2**20
 
@@ -85,13 +86,30 @@ def retention_seconds(connection: HubConnection, topics: Iterable[str]) -> dict[
 
 
 def _retention_seconds(client: AdminClient, topic: str) -> float | None:
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
-        configuration = client.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result()
-        kept_ms = int(configuration["retention.ms"].value)
-    except (KafkaException, KeyError, ValueError, TypeError):
+        kept_ms = int(_configured(client, topic, "retention.ms") or "")
+    except ValueError:
         return None
     return kept_ms / 1000 if kept_ms >= 0 else None
+
+
+def stamped_by_senders(connection: HubConnection, topics: Iterable[str]) -> list[str]:
+    """Those whose records have the times of their senders' clocks, as is Kafka's default, where the hub tells. Event
+    Hubs always uses its own."""
+    if connection.event_hubs:
+        return []
+    client = _admin(connection)
+    return [topic for topic in topics if _configured(client, topic, TIMESTAMP_TYPE) == "CreateTime"]
+
+
+def _configured(client: AdminClient, topic: str, name: str) -> str | None:
+    """None where the hub does not tell."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        value = client.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result()[name].value
+    except (KafkaException, KeyError):
+        return None
+    return None if value is None else str(value)
 
 
 def offset_ranges(connection: HubConnection, topic: str) -> dict[int, tuple[int, int]]:
@@ -132,7 +150,7 @@ def _topic_configuration(connection: HubConnection, hub: HubSettings) -> dict[st
         return retention
     return {
         **retention,
-        "message.timestamp.type": "LogAppendTime",
+        TIMESTAMP_TYPE: HUBS_TIME,
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
         # Only closed segments are ever deleted, so that their size and age bound what outlives the retention.
         "segment.ms": str(hub.retention_hours * 3_600_000 // SEGMENTS),

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lake.days import sql_any_of
-from lake.delta_api import delta_log, delta_package, files_where, overwrite, sequence, versions_of, virtual_machine
+from lake.delta_api import DELTA, delta_log, files_where, none, overwrite, sequence, some, versions_of
+from lake.java import java_class
 from lake.tables import Column, Table
 
 SWAP = "swap."
@@ -78,7 +79,6 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
     `writer` must never be reused for another sequence of versions: its rows would be dropped without a word.
     """
     spark = rows.sparkSession
-    delta = delta_package(spark)
     transaction = delta_log(spark, table, lake_root).startTransaction()
     fitted = _fitted(rows, table, StructType.fromJson(json.loads(transaction.metadata().schemaString())))
     if versions_of(transaction.snapshot()).get(writer, -1) >= version:
@@ -86,9 +86,9 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
     # Makes Delta refuse this commit when another of the same writer comes in between.
     transaction.readTxn().addOne(writer)
     files = transaction.writeFiles(fitted._jdf)
-    jvm = virtual_machine(spark)
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    operation = delta.DeltaOperations.StreamingUpdate(append, writer, version, jvm.scala.Option.empty())
+    append = java_class(spark, "org.apache.spark.sql.streaming.OutputMode").Append()
+    update = java_class(spark, f"{DELTA}.DeltaOperations$StreamingUpdate")
+    operation = update(append, writer, version, none(spark))
     transaction.commit(files.appended(noted(spark, writer, version)), operation)
     return True
 
@@ -155,8 +155,8 @@ def _files_of(spark: SparkSession, table: Table, lake_root: str, writer: str, ve
 
 def noted(spark: SparkSession, writer: str, version: int) -> Any:
     """Put into a commit, tells that this version of the writer is in the table."""
-    now = virtual_machine(spark).scala.Some(round(time.time() * 1000))
-    return delta_package(spark).actions.SetTransaction(writer, version, now)
+    now = some(spark, round(time.time() * 1000))
+    return java_class(spark, f"{DELTA}.actions.SetTransaction")(writer, version, now)
 
 
 def other_writers(spark: SparkSession, table: Table, lake_root: str, writer: str) -> bool:
@@ -190,7 +190,7 @@ def has_rows(spark: SparkSession, table: Table, lake_root: str) -> bool:
 
 def newest_version(spark: SparkSession, table: Table, lake_root: str) -> int:
     """-1 where there is no table."""
-    return int(delta_log(spark, table, lake_root).update(False, _none(spark), _none(spark)).version())
+    return int(delta_log(spark, table, lake_root).update(False, none(spark), none(spark)).version())
 
 
 def _fitted(rows: DataFrame, table: Table, schema: StructType) -> DataFrame:
@@ -213,7 +213,3 @@ def _fitted(rows: DataFrame, table: Table, schema: StructType) -> DataFrame:
 def _schema(spark: SparkSession, table: Table, lake_root: str) -> StructType:
     text = delta_log(spark, table, lake_root).startTransaction().metadata().schemaString()
     return StructType.fromJson(json.loads(text))
-
-
-def _none(spark: SparkSession) -> Any:
-    return virtual_machine(spark).scala.Option.empty()

@@ -5,7 +5,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lake.java import java_class
 from lake.tables import Table
+
+DELTA = "org.apache.spark.sql.delta"
 
 
 def versions_of(snapshot: Any) -> dict[str, int]:
@@ -21,16 +24,17 @@ def versions_of(snapshot: Any) -> dict[str, int]:
 
 
 def delta_log(spark: SparkSession, table: Table, lake_root: str) -> Any:
-    return delta_package(spark).DeltaLog.forTable(spark._jsparkSession, table.path(lake_root))
+    return java_class(spark, f"{DELTA}.DeltaLog").forTable(spark._jsparkSession, table.path(lake_root))
 
 
-def delta_package(spark: SparkSession) -> Any:
-    return virtual_machine(spark).org.apache.spark.sql.delta
+def none(spark: SparkSession) -> Any:
+    """Of Scala."""
+    return java_class(spark, "scala.Option").empty()
 
 
-def virtual_machine(spark: SparkSession) -> Any:
-    assert spark._jvm is not None
-    return spark._jvm
+def some(spark: SparkSession, value: Any) -> Any:
+    """Of Scala."""
+    return java_class(spark, "scala.Some")(value)
 
 
 def files_where(spark: SparkSession, transaction: Any, where: str | None) -> list[Any]:
@@ -45,17 +49,15 @@ def files_where(spark: SparkSession, transaction: Any, where: str | None) -> lis
 
 def overwrite(spark: SparkSession, where: str | None) -> Any:
     """For the table's history."""
-    jvm = virtual_machine(spark)
-    nothing = jvm.scala.Option.empty()
-    condition = nothing if where is None else jvm.scala.Some(where)
-    mode = jvm.org.apache.spark.sql.SaveMode.Overwrite
-    return delta_package(spark).DeltaOperations.Write(mode, nothing, condition, *[nothing] * 6)
+    nothing = none(spark)
+    condition = nothing if where is None else some(spark, where)
+    mode = java_class(spark, "org.apache.spark.sql.SaveMode").Overwrite
+    return java_class(spark, f"{DELTA}.DeltaOperations$Write")(mode, nothing, condition, *[nothing] * 6)
 
 
 def sequence(spark: SparkSession, elements: Iterable[Any]) -> Any:
     """Of Scala."""
-    jvm = virtual_machine(spark)
-    found = jvm.java.util.ArrayList()
+    found = java_class(spark, "java.util.ArrayList")()
     for element in elements:
         found.add(element)
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(found)
+    return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(found)

@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lake.java import java_class
+
 BETWEEN_TRIES = 0.05
 
 
@@ -23,8 +25,6 @@ def tables_locked(
 ) -> Iterator[None]:
     """Waits for the lock and holds it. A JVM that dies lets go of it; a Python process that dies before its JVM does
     not, so that no commit of that JVM falls into the time of the next holder."""
-    jvm = spark._jvm
-    assert jvm is not None
     deadline = time.monotonic() + wait_seconds
 
     def wait_on() -> None:
@@ -35,7 +35,7 @@ def tables_locked(
 
     with _this_process(file, wait_on):
         file.parent.mkdir(parents=True, exist_ok=True)
-        opened = jvm.java.io.RandomAccessFile(str(file), "rw")
+        opened = java_class(spark, "java.io.RandomAccessFile")(str(file), "rw")
         try:
             while opened.getChannel().tryLock() is None:
                 wait_on()

@@ -1,6 +1,7 @@
 """What heartbeats become: every change of a machine's health, and how each machine is now."""
 
 from collections import Counter
+from datetime import datetime
 
 from lake.audit import rows_of
 from lake.silver import PLACE
@@ -39,3 +40,8 @@ MACHINES = Table(
 def machines_by_status(lake_root: str) -> dict[str, int]:
     """How many machines there are of each status, read without Spark."""
     return dict(Counter(row["status"] for row in rows_of(MACHINES, lake_root, ("status",))).most_common())
+
+
+def last_change(lake_root: str) -> datetime | None:
+    """Since when the machine that changed last is as it is, read without Spark; None without machines."""
+    return max((row["since"] for row in rows_of(MACHINES, lake_root, ("since",))), default=None)

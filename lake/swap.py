@@ -7,7 +7,8 @@ from urllib.parse import unquote
 from pyspark.sql import SparkSession
 
 from lake.commit import noted
-from lake.delta_api import delta_log, delta_package, files_where, overwrite, sequence, versions_of
+from lake.delta_api import DELTA, delta_log, files_where, overwrite, sequence, versions_of
+from lake.java import java_class
 from lake.tables import Table
 
 
@@ -58,6 +59,7 @@ def replace_files(
             f"{len(gone) - len(removed)} files of {table.name} that {swap} was to replace have been rewritten since. "
             "Restore the table to the version before that, and the swap is completed by itself."
         )
-    added = [delta_package(spark).actions.Action.fromJson(file) for file in files]
+    action = java_class(spark, f"{DELTA}.actions.Action")
+    added = [action.fromJson(file) for file in files]
     actions = [*(file.remove() for file in removed), *added, noted(spark, swap, 0)]
     transaction.commit(sequence(spark, actions), overwrite(spark, where))

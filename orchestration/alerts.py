@@ -37,13 +37,14 @@ def failure_alert() -> SensorDefinition:
 def failure_message(context: RunFailureSensorContext) -> dict[str, str]:
     """Has `text`, which chat programs show, and its parts for machines."""
     run = context.dagster_run
-    reason = run.tags.get(tags.REASON) or context.failure_event.message or "its log says why"
+    noted = tags.noted(run)
+    reason = noted.get(tags.REASON) or context.failure_event.message or "its log says why"
     return {
         "text": f"Tidewatch: run {run.run_id[:8]} of {run.job_name} failed: {reason}",
         "job": run.job_name,
         "run_id": run.run_id,
-        "class": run.tags.get(tags.FAILURE, ""),
-        "attempt": run.tags.get(tags.ATTEMPT, "1"),
+        "class": noted.get(tags.FAILURE, ""),
+        "attempt": tags.planned(run).get(tags.ATTEMPT, "1"),
     }
 
 

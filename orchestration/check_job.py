@@ -6,10 +6,10 @@ from dagster import (
     DefaultScheduleStatus,
     ScheduleDefinition,
     define_asset_job,
-    in_process_executor,
 )
 
 from orchestration import tags
+from orchestration.worker import noting_executor
 
 
 def check_schedule(name: str, description: str, checks: list[AssetChecksDefinition]) -> ScheduleDefinition:
@@ -17,7 +17,7 @@ def check_schedule(name: str, description: str, checks: list[AssetChecksDefiniti
         name,
         selection=AssetSelection.checks(*checks),
         description=description,
-        executor_def=in_process_executor,
+        executor_def=noting_executor,
         tags={tags.KIND: tags.CHECK_KIND},
     )
     return ScheduleDefinition(

@@ -2,6 +2,7 @@
 
 from dagster import Definitions
 
+from assets.anomaly_checks import anomaly_checks
 from assets.sensor_checks import sensor_checks
 from assets.silver_checks import silver_checks
 from assets.streams import stream_asset_specs, stream_checks
@@ -15,15 +16,16 @@ from orchestration.sensors import stream_sensor
 from orchestration.stream_jobs import stream_job
 from streaming.catalog import STREAMS
 
-of_silver, of_sensors = silver_checks(), sensor_checks()
+of_silver, of_sensors, of_anomalies = silver_checks(), sensor_checks(), anomaly_checks()
 
 defs = Definitions(
     assets=stream_asset_specs(),
-    asset_checks=[*stream_checks(), *of_silver, *of_sensors],
+    asset_checks=[*stream_checks(), *of_silver, *of_sensors, *of_anomalies],
     jobs=[*(stream_job(stream) for stream in STREAMS.values()), restart_job(), replay_job(), rebuild_job()],
     sensors=[*(stream_sensor(stream) for stream in STREAMS.values()), failure_alert(), lost_run_sensor()],
     schedules=[
         check_schedule("check_silver", "Books, freshness, shares and unknown fields of silver", of_silver),
         check_schedule("check_sensors", "Whether alerts on the hub agree with silver", of_sensors),
+        check_schedule("check_anomalies", "Whether the current model judges", of_anomalies),
     ],
 )

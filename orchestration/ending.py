@@ -6,6 +6,7 @@ from orchestration import tags
 from orchestration.sight import OVER, Sight, run_status
 from processes.child import end_group, groups_below, kill, wait_until
 from settings import Settings
+from streaming.failures import FailureClass
 from streaming.files import StreamFiles, replace_text
 from streaming.lease import Holder, is_held
 
@@ -44,6 +45,21 @@ def end_active_run(
         else:
             instance.report_run_failed(run, reason)
     return True
+
+
+def end_lost_beside(instance: DagsterInstance, sight: Sight) -> None:
+    """Ends runs that have no process any more while another run has the stream. They count as refused by its lease: as
+    the runs that ended last they would decide what comes after it."""
+    for lost in sight.lost:
+        if run_status(instance, lost.run_id) in OVER:
+            continue  # its process ended in order since it was looked at
+        beside = f"run {sight.run.run_id[:8]}" if sight.run else "another"
+        reason = f"its process is gone, and {beside} has the stream"
+        tags.note(instance, lost.run_id, failure=FailureClass.LEASE_HELD.name, reason=reason)
+        if lost.status is DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(lost, reason)
+        else:
+            instance.report_run_failed(lost, reason)
 
 
 def end_leftover(settings: Settings, sight: Sight, stream: str) -> bool:

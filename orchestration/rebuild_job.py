@@ -9,7 +9,6 @@ from dagster import (
     JobDefinition,
     MetadataValue,
     OpExecutionContext,
-    in_process_executor,
     job,
     op,
 )
@@ -18,6 +17,7 @@ from pydantic import Field
 from assets.batch_spark import BatchSpark
 from assets.streams import table_key
 from orchestration import tags
+from orchestration.worker import noting_executor
 from settings import load_settings
 from streaming.click_rebuild import Days, RebuildRefused, Rebuilt, rebuild_clicks
 from streaming.click_tables import CLICKS, REFUSALS
@@ -51,7 +51,7 @@ def rebuild_job() -> JobDefinition:
         name="rebuild_silver",
         description="Makes the tables of clicks anew from bronze, by today's schema and rules, for some days or for "
         "all: into shadow tables, which are compared and swapped in while the stream goes on.",
-        executor_def=in_process_executor,
+        executor_def=noting_executor,
         resource_defs={"spark": BatchSpark()},
         tags={tags.KIND: tags.BATCH_KIND},
     )

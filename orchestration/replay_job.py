@@ -9,7 +9,6 @@ from dagster import (
     JobDefinition,
     MetadataValue,
     OpExecutionContext,
-    in_process_executor,
     job,
     op,
 )
@@ -19,6 +18,7 @@ from assets.batch_spark import BatchSpark
 from assets.streams import table_key
 from lake.silver import CLICK_QUARANTINE
 from orchestration import tags
+from orchestration.worker import noting_executor
 from settings import load_settings
 from streaming.click_replay import Choice, Replayed, replay_clicks
 from streaming.click_tables import REFUSALS
@@ -53,7 +53,7 @@ def replay_job() -> JobDefinition:
         name="replay_quarantine",
         description="Reads clicks in quarantine again, by today's schema and rules, and moves those that pass into "
         "silver. Safe beside the running stream; one that was cut off is completed by the next.",
-        executor_def=in_process_executor,
+        executor_def=noting_executor,
         resource_defs={"spark": BatchSpark()},
         tags={tags.KIND: tags.BATCH_KIND},
     )

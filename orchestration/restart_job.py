@@ -1,12 +1,15 @@
-"""A job that lets streams take up new code: each stops after its running batch, and the supervisor starts it again."""
+"""A job that lets everything that is supervised take up new code: first the code server, which supervises, then each
+stream, which stops after its running batch and is started again."""
 
 import os
 import signal
 
-from dagster import Config, Failure, JobDefinition, OpExecutionContext, in_process_executor, job, op
+from dagster import Config, Failure, JobDefinition, OpExecutionContext, job, op
 from pydantic import Field
 
+from orchestration.new_code import NoCodeServer, replace_code_server
 from orchestration.sight import CLOSING_SECONDS
+from orchestration.worker import noting_executor
 from processes.child import wait_until
 from settings import Settings, load_settings
 from streaming.catalog import STREAMS
@@ -25,13 +28,22 @@ def restart_job() -> JobDefinition:
         if unknown:
             raise Failure(f"There is no stream {', '.join(unknown)}: there are {', '.join(STREAMS)}.")
         settings = load_settings()
+        try:
+            if replace_code_server(settings.run_folder):
+                context.log.info("The code server has taken up the new code")
+            else:
+                context.log.warning("The code server keeps its code: no `tidewatch up` runs here that replaces it")
+        except NoCodeServer as error:
+            # Stopped now, a stream would have nobody to start it again.
+            raise Failure(f"{error}: its log says why. The streams run on; mend the code and restart again.") from None
         for stream in config.streams:
             context.log.info(drain_stream(settings, stream))
 
     @job(
         name="restart",
-        description="Lets streams take up new code: each stops after its running batch and is started again.",
-        executor_def=in_process_executor,
+        description="Lets the code server and then streams take up new code: each stream stops after its running batch "
+        "and is started again.",
+        executor_def=noting_executor,
     )
     def restart() -> None:
         drain()

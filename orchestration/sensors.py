@@ -22,13 +22,14 @@ from dagster import (
 
 from assets.streams import health_evaluations, observations
 from orchestration import tags
-from orchestration.ending import end_active_run, end_leftover
+from orchestration.ending import end_active_run, end_leftover, end_lost_beside
 from orchestration.health import Health, health_of
+from orchestration.refusals import Refusal, note_refusal
 from orchestration.sight import REFUSED, Sight, limits_of, look
 from orchestration.supervisor import CleanUp, Decision, Hold, Restart, RunState, Start, decide
 from settings import Settings, load_settings
 from streaming.catalog import StreamSpec
-from streaming.files import StreamFiles, refusal_file, replace_text
+from streaming.files import StreamFiles
 from streaming.health import HealthState, StreamHealth
 from streaming.progress import StreamProgress
 
@@ -181,10 +182,11 @@ class Tick:
 
     def _look(self) -> tuple[Sight, Decision]:
         sight = look(self._instance, self._settings, self._stream, self._now)
+        end_lost_beside(self._instance, sight)
         decision = decide(sight.seen, self._limits, self._now)
         run = sight.seen.run
         if run is not None and run.state is RunState.FAILED and REFUSED in run.reason:
-            replace_text(refusal_file(self._settings.run_folder), run.run_id)
+            note_refusal(self._settings.run_folder, Refusal(run.run_id, run.since), self._now)
         before = self._earlier.state if self._earlier else None
         self._said.append(health_of(sight.seen, decision, sight.progress, before))
         return sight, decision

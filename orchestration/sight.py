@@ -4,18 +4,30 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from orchestration import tags
-from orchestration.supervisor import FINISHED, Cause, Life, Limits, RunState, Seen, SeenHost, SeenLease, SeenRun
+from orchestration.supervisor import (
+    FINISHED,
+    Cause,
+    Life,
+    Limits,
+    RunState,
+    Seen,
+    SeenHost,
+    SeenLease,
+    SeenRun,
+    is_lost,
+)
 from processes.identity import ProcessIdentity, boot_id
 from settings import Settings
 from streaming.catalog import StreamSpec
 from streaming.failures import Failure, FailureClass
 from streaming.files import StreamFiles
 from streaming.lease import Holder, is_held
-from streaming.progress import RUNNING, StreamProgress
+from streaming.progress import RUNNING, StreamProgress, seconds_since_written
 
 PAGE = 20
 # Beyond what the host itself allows its last batch, for the session and the run to close.
@@ -50,6 +62,8 @@ class Sight:
     """Who holds the lease now."""
     progress: StreamProgress | None
     """Of the run's own host only."""
+    lost: Sequence[DagsterRun] = ()
+    """Other active runs, which have no process any more."""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -73,10 +87,9 @@ def look(instance: DagsterInstance, settings: Settings, stream: StreamSpec, now:
     active = instance.get_run_records(RunsFilter(job_name=stream.name, statuses=ACTIVE))
     record = choose(active, holder) or _last_that_could_run(instance, stream.name)
     run = record.dagster_run if record else None
-    progress = StreamProgress.read(files.progress)
-    if run is None or progress is None or progress.run_id != run.run_id:
-        progress = None
-    worker = ProcessIdentity.from_json(tags.noted(run).get(tags.WORKER, "")) if run else None
+    told = StreamProgress.read(files.progress)
+    progress = told if run is not None and told is not None and told.run_id == run.run_id else None
+    worker = _worker(run) if run else None
     lease = None
     if held:
         lease = SeenLease(
@@ -89,12 +102,20 @@ def look(instance: DagsterInstance, settings: Settings, stream: StreamSpec, now:
         seen_run = _seen_run(instance, record, worker, progress, Failure.read(files.failure), now)
         if seen_run.state in (RunState.FAILED, RunState.ENDED) and _was_terminated(instance, seen_run.run_id):
             seen_run = replace(seen_run, state=RunState.CANCELED)
+    host = _seen_host(progress)
+    if told is None and seen_run is not None:
+        host = _host_that_can_not_be_read(files.progress, seen_run, now)
     return Sight(
-        seen=Seen(seen_run, lease, _seen_host(progress), stream.name in settings.supervisor.streams),
+        seen=Seen(seen_run, lease, host, stream.name in settings.supervisor.streams),
         run=run,
         worker=worker,
         holder=holder,
         progress=progress,
+        lost=[
+            each.dagster_run
+            for each in active
+            if each is not record and is_lost(_seen_active(each, now), limits_of(settings), now)
+        ],
     )
 
 
@@ -113,8 +134,8 @@ def choose(active_newest_first: Sequence[RunRecord], holder: Holder | None) -> R
 
 
 def _last_that_could_run(instance: DagsterInstance, job: str) -> RunRecord | None:
-    """The one that ended last, which need not be the one that was launched last. A run that failed because another had
-    the lease changed nothing, and says nothing about what a person wants."""
+    """The one that ended last, which need not be the one that was launched last. A run that ended because another had
+    the lease, or was lost beside it, changed nothing, and says nothing about what a person wants."""
     finished = RunsFilter(job_name=job, statuses=sorted(OVER, key=str))
     limit = PAGE
     while True:
@@ -143,21 +164,36 @@ def _seen_run(
 ) -> SeenRun:
     run = record.dagster_run
     noted, planned = tags.noted(run), tags.planned(run)
-    life = Life.UNKNOWN if worker is None else (Life.ALIVE if worker.is_alive() else Life.DEAD)
     ended = record.end_time or now.timestamp()
     state = STATES.get(run.status, RunState.LAUNCHING)
     return SeenRun(
         run.run_id,
         state,
         since=min(now, _since(record, now)),
-        worker=life,
+        worker=_life(worker),
         attempt=int(planned.get(tags.ATTEMPT, 1)),
         fruitless_before=int(planned.get(tags.FRUITLESS, 0)),
         seconds=ended - (record.start_time or ended),
         progressed=_progressed(progress, noted.get(tags.QUERY) or (failure.query if failure else None)),
         cause=_cause(record, noted.get(tags.FAILURE)),
-        reason=noted.get(tags.REASON) or (_told_by_dagster(instance, run.run_id) if state is RunState.FAILED else ""),
+        reason=noted.get(tags.REASON) or (told_by_dagster(instance, run.run_id) if state is RunState.FAILED else ""),
     )
+
+
+def _seen_active(record: RunRecord, now: datetime) -> SeenRun:
+    run = record.dagster_run
+    state = STATES.get(run.status, RunState.LAUNCHING)
+    return SeenRun(run.run_id, state, min(now, _since(record, now)), _life(_worker(run)))
+
+
+def _worker(run: DagsterRun) -> ProcessIdentity | None:
+    return ProcessIdentity.from_json(tags.noted(run).get(tags.WORKER, ""))
+
+
+def _life(worker: ProcessIdentity | None) -> Life:
+    if worker is None:
+        return Life.UNKNOWN
+    return Life.ALIVE if worker.is_alive() else Life.DEAD
 
 
 def _since(record: RunRecord, now: datetime) -> datetime:
@@ -179,7 +215,7 @@ def _cause(record: RunRecord, kind: str | None) -> Cause:
     return Cause.SURROUNDINGS if kind == FailureClass.SURROUNDINGS.name or not launched else Cause.CURABLE
 
 
-def _told_by_dagster(instance: DagsterInstance, run_id: str) -> str:
+def told_by_dagster(instance: DagsterInstance, run_id: str) -> str:
     """Why a run failed that could not say it itself: it was not launched, or its process was killed."""
     kinds = {DagsterEventType.RUN_FAILURE, DagsterEventType.ENGINE_EVENT}
     records = instance.get_records_for_run(run_id, of_type=kinds).records
@@ -210,3 +246,13 @@ def _seen_host(progress: StreamProgress | None) -> SeenHost | None:
             name: max(0.0, now - query.sign_clock - query.trigger_seconds) for name, query in progress.queries.items()
         },
     )
+
+
+def _host_that_can_not_be_read(file: Path, run: SeenRun, now: datetime) -> SeenHost | None:
+    """A host of another version may write what this one does not understand: that it writes is a sign of life."""
+    try:
+        silent = seconds_since_written(file)
+    except FileNotFoundError:
+        return None
+    of_this_run = silent < (now - run.since).total_seconds()
+    return SeenHost(running=False, silent_seconds=silent) if of_this_run else None

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from dagster import (
@@ -159,13 +159,27 @@ def _ended_with_its_run(
 def _relay(context: OpExecutionContext, child: "subprocess.Popen[str]") -> None:
     """All lines to the run's output; those that the host wrote for people to Dagster's log too."""
     assert child.stdout is not None
+    levels = {"INFO": context.log.info, "WARNING": context.log.warning, "ERROR": context.log.error}
+    failed: set[str] = set()
+
+    def tell(where: str, write: Callable[[str], object], text: str) -> None:
+        """A host whose lines nobody reads blocks, and would be killed as hung: what can't be written is let go."""
+        try:
+            write(text)
+        except Exception as error:
+            if where not in failed:
+                log.error("Lines of the host can't be written to %s: %s. It goes on without.", where, error)
+            failed.add(where)
+
     for line in child.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        tell("the run's output", _print, line)
         if said := HOST_LINE.match(line):
-            {"INFO": context.log.info, "WARNING": context.log.warning, "ERROR": context.log.error}[said["level"]](
-                said["message"]
-            )
+            tell("Dagster's log", levels[said["level"]], said["message"])
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
 
 
 def _failure(instance: DagsterInstance, settings: Settings, stream: str, run_id: str, code: int) -> Failure:

@@ -185,6 +185,13 @@ def decide(seen: Seen, limits: Limits, now: datetime) -> Decision:
     return _of_failed(run, limits, now)
 
 
+def is_lost(run: SeenRun, limits: Limits, now: datetime) -> bool:
+    """Whether an active run that is not the one to decide about has no process any more, or never got one."""
+    if run.worker is Life.UNKNOWN:
+        return now - run.since > max(limits.start, limits.stop)
+    return run.worker is Life.DEAD
+
+
 def failures_in_a_row(run: SeenRun, limits: Limits) -> int:
     """Counted anew after a run that was well for long."""
     well = run.progressed and run.seconds >= limits.healthy.total_seconds()

@@ -144,7 +144,7 @@ class StreamSettings(SettingsGroup):
 
 
 class BronzeSettings(SettingsGroup):
-    trigger_seconds: float = setting(5, "How often bronze takes up new records", production="60", ge=0)
+    trigger_seconds: float = setting(10, "How often bronze takes up new records", production="60", ge=0)
     max_records: int = setting(
         100_000, "Records that one batch of one hub takes at most", production="what 2 minutes bring at peak", ge=1
     )
@@ -153,8 +153,9 @@ class BronzeSettings(SettingsGroup):
 class SilverSettings(SettingsGroup):
     trigger_seconds: float = setting(10, "How often silver takes up new clicks from bronze", production="300", ge=0)
     activity_trigger_seconds: float = setting(
-        30, "How often the windows of click_activity are brought up to date", production="300", ge=0
+        60, "How often the windows of click_activity are brought up to date", production="300", ge=0
     )
+    anomaly_trigger_seconds: float = setting(30, "How often new clicks are judged by the model", production="300", ge=0)
     max_mb: int = setting(
         32, "Bronze files that one batch takes at most, in megabytes", production="what 10 minutes bring at peak", ge=1
     )
@@ -191,7 +192,7 @@ class HeartbeatSettings(SettingsGroup):
         1, "How often heartbeats are judged; 0 is as often as possible", production="0", ge=0
     )
     table_trigger_seconds: float = setting(
-        5, "How often changes of machines' health are written to silver", production="60", ge=0
+        10, "How often changes of machines' health are written to silver", production="60", ge=0
     )
     max_records: int = setting(200_000, "Heartbeats that one batch takes at most", ge=1)
     silence_seconds: float = setting(5, "A machine that is silent for so long is unhealthy", gt=0)

@@ -19,7 +19,8 @@ def bronze_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     def commit(batch: DataFrame, number: int) -> None:
         append_once(batch, query.table, settings.lake_root, generation.writer, number)
 
-    return QueryPlan(observe_newest(bronze_rows(records), context.partitions[query.hub]), commit)
+    rows = observe_newest(bronze_rows(records), context.partitions[query.hub])
+    return QueryPlan(rows, commit, straight_from_hub=True)
 
 
 def bronze_rows(records: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hub import CLICKS, HEARTBEATS, INPUT_HUBS, MACHINE_STATUS, SENSOR_ALERTS, SENSOR_ECHOES
 from hub import SENSORS as SENSORS_HUB
 from lake import machines
+from lake.anomalies import PAGE_LOAD_ANOMALIES
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 from lake.silver import (
     CLICK_ACTIVITY,
@@ -95,7 +96,7 @@ BRONZE = StreamSpec(
 
 SILVER = StreamSpec(
     "silver",
-    "Clicks from bronze: validated, deduplicated, exploded, and counted in windows",
+    "Clicks from bronze: validated, deduplicated, exploded, counted in windows, and judged by the model",
     (
         QuerySpec(
             "clicks",
@@ -112,6 +113,14 @@ SILVER = StreamSpec(
             CLICK_ACTIVITY,
             plan=1,
             trigger_seconds=lambda settings: settings.silver.activity_trigger_seconds,
+            may_read_again=True,
+        ),
+        QuerySpec(
+            "page_load_anomalies",
+            clicks_table({}),
+            PAGE_LOAD_ANOMALIES,
+            plan=1,
+            trigger_seconds=lambda settings: settings.silver.anomaly_trigger_seconds,
             may_read_again=True,
         ),
     ),

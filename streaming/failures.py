@@ -42,8 +42,8 @@ class Failure:
     def read(cls, file: Path) -> Self | None:
         try:
             fields = json.loads(file.read_text())
-            return cls(FailureClass[fields["kind"]], fields["what"], fields["cure"], fields["query"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return cls(FailureClass[fields["kind"]], fields["what"], fields.get("cure", ""), fields.get("query"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
@@ -61,6 +61,8 @@ class _Sign:
     kind: FailureClass
     what: str
     cure: str
+    frame: str | None = None
+    """A call in the Java trace that tells it too, where the error's own words do not."""
 
 
 _SIGNS = (
@@ -108,6 +110,7 @@ _SIGNS = (
         FailureClass.CHECKPOINT,
         "The query can't resume from its checkpoint.",
         "Restore the checkpoint from a backup.",
+        frame=r"\.StreamMetadata\$?\.read\(",
     ),
     _Sign(
         r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)|UnknownTopicOrPartition"
@@ -130,9 +133,11 @@ def classify(error: str, stream: str, query: str = "") -> Failure:
     who = f"{stream}, query {query}" if query else stream
     told = _without_plan(error)
     detail = _first_cause(told)
-    for sign in _SIGNS:
-        if re.search(sign.pattern, told):
-            return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure, query or None)
+    words, calls = _words_and_calls(told)
+    by_words = [sign for sign in _SIGNS if re.search(sign.pattern, words)]
+    by_calls = [sign for sign in _SIGNS if sign.frame and re.search(sign.frame, calls)]
+    for sign in (*by_words, *by_calls):
+        return Failure(sign.kind, f"{who}: {sign.what} ({detail})", sign.cure, query or None)
     return Failure(FailureClass.TRANSIENT, f"{who}: {detail}", "The stream is tried again by itself.", query or None)
 
 
@@ -140,6 +145,31 @@ def _without_plan(error: str) -> str:
     """Spark adds the query's plan and options, whose words and paths say nothing about the failure."""
     head, _, rest = error.partition("=== Streaming Query ===")
     return head + rest.partition("JVM stacktrace:")[2]
+
+
+_JAVA_CALL = re.compile(r"\s*(at [\w.$/<>@-]+\(.*|\.\.\. \d+ (more|common frames omitted))\s*")
+_PYTHON_CALL = re.compile(r"([\s|]*)File \".*\", line \d+")
+
+
+def _words_and_calls(error: str) -> tuple[str, str]:
+    """What the errors say, apart from the calls in Java that led there. Calls in Python are left out, and the lines of
+    source below them: they may name any error, whatever went wrong."""
+    words: list[str] = []
+    calls: list[str] = []
+    source_from: int | None = None
+    for line in error.splitlines():
+        if call := _PYTHON_CALL.match(line):
+            source_from = len(call[1])
+        elif source_from is not None and _indent(line) > source_from:
+            continue
+        else:
+            source_from = None
+            (calls if _JAVA_CALL.fullmatch(line) else words).append(line)
+    return "\n".join(words), "\n".join(calls)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t|"))
 
 
 def _first_cause(error: str) -> str:

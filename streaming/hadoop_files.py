@@ -4,13 +4,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lake.java import java_class
+
 
 class HadoopFiles:
     """Those below one root, which decides the file system."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        assert spark._jvm is not None and spark._jsc is not None
-        self._jvm = spark._jvm
+        assert spark._jsc is not None
+        self._new_path = java_class(spark, "org.apache.hadoop.fs.Path")
+        self._streams = java_class(spark, "org.apache.commons.io.IOUtils")
         self._files = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
 
     def names(self, folder: str) -> list[str]:
@@ -25,7 +28,7 @@ class HadoopFiles:
             return None
         stream = self._files.open(self._path(file))
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._streams.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -55,4 +58,4 @@ class HadoopFiles:
         self._files.delete(self._path(folder), True)
 
     def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
+        return self._new_path(path)

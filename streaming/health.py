@@ -5,9 +5,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from streaming.files import replace_text
+from streaming.other_versions import known_fields
 
 
 class HealthState(enum.StrEnum):
@@ -24,10 +25,10 @@ class HealthState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StreamHealth:
-    stream: str
-    state: HealthState
-    sentence: str
-    looked_at: str
+    stream: str = ""
+    state: HealthState = HealthState.STARTING
+    sentence: str = ""
+    looked_at: str = "1970-01-01T00:00:00+00:00"
     run_id: str | None = None
     attempt: int = 1
     """The how-manieth try in a row runs or comes next."""
@@ -46,9 +47,9 @@ class StreamHealth:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """None when there is none yet, or only one that another version of the program wrote."""
+        """None when there is none yet, or one that can't be read or has a state that this version does not know."""
         try:
-            fields: dict[str, Any] = json.loads(file.read_text())
-            return cls(**{**fields, "state": HealthState(fields["state"])})
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            known = known_fields(cls, json.loads(file.read_text()))
+            return cls(**{**known, "state": HealthState(known.get("state", HealthState.STARTING))})
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return None

@@ -183,8 +183,9 @@ class StreamHost:
             self._stop.is_set,
             partial(check_or_end, lease),
             datetime.now(UTC),
+            progress.rows_of_last_batch,
         )
-        spark.streams.addListener(progress)
+        progress.listen(spark)
         kept = retention_seconds(connection, set(self._stream.hubs)) if self._stream.hubs else {}
         queries = []
         for spec in self._stream.queries:

@@ -6,7 +6,8 @@ it stays away. How the records are cut into batches changes nothing, and neither
 
 Time is the hub's. A partition is read in its order, so that its newest record tells up to when all of it is known.
 Silence is judged at the time up to which all partitions are known, and heartbeats beyond it wait: another partition
-may still have earlier ones of a machine that moved.
+may still have earlier ones of a machine that moved. Of a run of them without a silence only the first two and the last
+can change a story, so that only those are kept, however long they wait.
 """
 
 import enum
@@ -42,6 +43,8 @@ class Patience:
 
 BEAT = {"machine": object, "partition": np.int32, "at": np.int64}
 KNOWN = {"machine": object, "partition": np.int32, "last": np.int64, "status": np.int8, "since": np.int64}
+WAITING = {**BEAT, "unbroken_since": np.int64}
+"""At `at` is a heartbeat, and from `unbroken_since` until then are others of this partition without a silence."""
 CHANGE = {"machine": object, "previous": np.int8, "status": np.int8, "since": np.int64, "last_heartbeat": np.int64}
 
 
@@ -57,13 +60,13 @@ class Machines:
     known: pd.DataFrame
     """The columns of `KNOWN`, each machine once: its last heartbeat, its status, and since when it has it."""
     waiting: pd.DataFrame
-    """Heartbeats that can't be judged yet, with the columns of `BEAT`."""
+    """What of heartbeats can't be judged yet, with the columns of `WAITING`."""
     clocks: Mapping[int, int]
     """The time of the newest record that was read of each partition."""
 
     @classmethod
     def none(cls) -> Self:
-        return cls(frame(KNOWN), frame(BEAT), {})
+        return cls(frame(KNOWN), frame(WAITING), {})
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,15 @@ def judge(before: Machines, records: pd.DataFrame, patience: Patience, *, one_cl
     judged = dict.fromkeys(before.clocks, min(before.clocks.values(), default=0)) if one_clock else before.clocks
     clocks = _advanced(before.clocks, judged, records)
     beats = records.loc[records["machine"].notna().to_numpy(), list(BEAT)]
-    beats = beats.assign(at=_not_before(judged, beats))
+    at = _not_before(judged, beats)
+    beats = beats.assign(at=at, unbroken_since=at)
     if len(before.waiting):
-        beats = pd.concat([before.waiting, beats], ignore_index=True)
-    ready = beats["at"].to_numpy() <= _judged_up_to(clocks, beats, one_clock=one_clock)
-    known, changes = _after_beats(before.known, beats[ready], patience)
+        beats = pd.concat([_not_after(clocks, before.waiting), beats], ignore_index=True)
+    ready, waiting = _divided(beats, _judged_up_to(clocks, beats, one_clock=one_clock))
+    known, changes = _after_beats(before.known, ready, patience)
     known, silences = _after_silence(known, _judged_up_to(clocks, known, one_clock=one_clock), patience)
     changes = pd.concat([changes, silences], ignore_index=True) if len(silences) else changes
-    return Told(Machines(known, beats[~ready].reset_index(drop=True), clocks), changes)
+    return Told(Machines(known, _ends_of_runs(waiting, patience), clocks), changes)
 
 
 def _advanced(clocks: Mapping[int, int], judged: Mapping[int, int], records: pd.DataFrame) -> dict[int, int]:
@@ -108,11 +112,62 @@ def _not_before(judged: Mapping[int, int], beats: pd.DataFrame) -> Micros:
     return later
 
 
+def _not_after(clocks: Mapping[int, int], waiting: pd.DataFrame) -> pd.DataFrame:
+    """A clock that was ahead was so for its heartbeats too: they came before the record that set it right."""
+    latest = waiting["partition"].map(clocks).fillna(waiting["at"]).to_numpy(np.int64)
+    return waiting.assign(
+        at=np.minimum(waiting["at"], latest), unbroken_since=np.minimum(waiting["unbroken_since"], latest)
+    )
+
+
+def _divided(beats: pd.DataFrame, up_to: Micros) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Those up to then, and those after. Of a run over that time, the machine is known to have beaten until then."""
+    at, unbroken_since = beats["at"].to_numpy(), beats["unbroken_since"].to_numpy()
+    ready, waiting = unbroken_since <= up_to, at > up_to
+    return (
+        beats.assign(at=np.minimum(at, up_to))[ready],
+        beats.assign(unbroken_since=np.maximum(unbroken_since, up_to))[waiting],
+    )
+
+
+def _ends_of_runs(waiting: pd.DataFrame, patience: Patience) -> pd.DataFrame:
+    """The first two and the last of each run of a machine's heartbeats in a partition.
+
+    A machine falls silent only after the last of a run, comes back only with the first, and is healthy with the second.
+    What other partitions have of it in between changes none of that.
+    """
+    if not len(waiting):
+        return frame(WAITING)
+    machine = pd.factorize(waiting["machine"])[0]
+    order = np.lexsort((waiting["at"], waiting["partition"], machine))
+    waiting, machine = waiting.iloc[order], machine[order]
+    at, partition = waiting["at"].to_numpy(np.int64), waiting["partition"].to_numpy()
+    unbroken_since = waiting["unbroken_since"].to_numpy(np.int64, copy=True)
+    other = np.r_[True, (machine[1:] != machine[:-1]) | (partition[1:] != partition[:-1])]
+    begins = other | (_gaps(np.r_[0, at[:-1]], unbroken_since, other) >= patience.silence)
+    beginning = np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    place = np.arange(len(at)) - beginning
+    last = np.r_[begins[1:], True]
+    far = last & (place > 1)
+    unbroken_since[far] = at[beginning[far] + 1]
+    kept: pd.DataFrame = waiting.assign(unbroken_since=unbroken_since)[(place < 2) | last]
+    return kept.reset_index(drop=True)
+
+
+def _gaps(before: Micros, unbroken_since: Micros, first: npt.NDArray[np.bool_]) -> Micros:
+    """How long nothing is known of after each `before`, in the order of time; `first` are those of another machine. A
+    run that ends later may reach back over it."""
+    backwards = pd.Series(unbroken_since[::-1]).groupby(np.cumsum(first)[::-1], sort=False)
+    gaps: Micros = np.maximum(backwards.cummin().to_numpy()[::-1] - before, 0)
+    return gaps
+
+
 def _judged_up_to(clocks: Mapping[int, int], rows: pd.DataFrame, *, one_clock: bool) -> Micros:
-    """For each row, by its partition."""
+    """For each row, by its partition; where that is no more, by all."""
+    earliest = min(clocks.values(), default=0)
     if one_clock or not len(rows):
-        return np.full(len(rows), min(clocks.values(), default=0), np.int64)
-    own: Micros = rows["partition"].map(clocks).to_numpy().astype(np.int64)
+        return np.full(len(rows), earliest, np.int64)
+    own: Micros = rows["partition"].map(clocks).fillna(earliest).to_numpy().astype(np.int64)
     return own
 
 
@@ -124,16 +179,17 @@ def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -
     machine = names.get_indexer(pd.Index(beats["machine"]))
     order = np.lexsort((beats["at"].to_numpy(), machine))
     machine, at = machine[order], beats["at"].to_numpy()[order]
-    partition = beats["partition"].to_numpy()[order]
+    partition, unbroken_since = beats["partition"].to_numpy()[order], beats["unbroken_since"].to_numpy(np.int64)[order]
     columns = {name: _grown(known[name].to_numpy(), len(names)) for name in ("partition", "last", "status", "since")}
     columns["status"][len(known) :] = Status.UNKNOWN
     # What was told of a machine stands: a partition that is seen for the first time may tell of times before.
-    at = np.maximum(at, np.maximum(columns["last"], columns["since"])[machine])
+    told = np.maximum(columns["last"], columns["since"])[machine]
+    at, unbroken_since = np.maximum(at, told), np.maximum(unbroken_since, told)
     first = np.r_[True, machine[1:] != machine[:-1]]
     before = np.r_[0, at[:-1]]
     before[first] = columns["last"][machine[first]]
     new = first & (columns["status"][machine] == Status.UNKNOWN)
-    gap = np.where(new, 0, at - before)
+    gap = np.where(new, 0, _gaps(before, unbroken_since, first))
     retired = gap >= patience.retirement
     begins = new | retired
     status_before = np.where(np.r_[False, begins[:-1]], Status.INITIALIZING, Status.HEALTHY).astype(np.int8)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from streaming.machine_health import BEAT, KNOWN, Machines, Patience, Status, frame, judge
+from streaming.machine_health import BEAT, KNOWN, WAITING, Machines, Patience, Status, frame, judge
 
 CHANGES = """machine_name STRING, previous STRING, status STRING, since TIMESTAMP, last_heartbeat TIMESTAMP,
     detected_at TIMESTAMP"""
@@ -59,9 +59,11 @@ def from_bytes(data: bytes) -> Machines:
     source = pa.BufferReader(data)
     known, waiting = (pa.ipc.open_stream(source).read_all() for _ in range(2))
     clocks = json.loads(known.schema.metadata[CLOCKS])
+    beats = waiting.to_pandas()
     return Machines(
         frame(KNOWN, **known.to_pandas()),
-        frame(BEAT, **waiting.to_pandas()),
+        # A state from before runs has every single heartbeat.
+        frame(WAITING, **{"unbroken_since": beats["at"], **beats}),
         {int(partition): at for partition, at in clocks.items()},
     )
 

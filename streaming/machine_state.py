@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from settings import Settings
 from streaming.catalog import HEARTBEAT
@@ -20,23 +21,30 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class MachineState:
     machine_name: str
     status: str
-    since: datetime
-    last_heartbeat: datetime
+    """Unknown while nothing of it is judged yet, and without times then."""
+    since: datetime | None
+    last_heartbeat: datetime | None
+    """Or, while it beats on without a silence, the time up to which that is judged."""
     partition: int
     """The hub's partition of its last heartbeat."""
     waiting: list[datetime]
-    """Heartbeats beyond the time up to which all partitions are known."""
+    """Heartbeats beyond the time up to which all partitions are known: of each run the first two and the last."""
     judged_up_to: datetime
     """The earliest of the partitions' clocks."""
+    held_up_by: int
+    """The partition whose clock that is."""
+    behind_seconds: float
+    """How far it is behind the newest of the clocks."""
 
 
 def machine_state(spark: SparkSession, settings: Settings, name: str) -> MachineState | None:
     """As of the last batch, safe beside the running stream; None for a machine that nothing is known of."""
     checkpoints = QueryCheckpoints(spark, settings.checkpoint_root, HEARTBEAT.name, QUERY)
     generation = checkpoints.latest()
-    if generation is None or not checkpoints.has_commits(generation):
+    states = {} if generation is None else _known(spark, checkpoints, generation, settings.heartbeat.buckets)
+    if not states:
         raise CheckpointError(f"{HEARTBEAT.name}/{QUERY} has done no batch yet: let the stream heartbeat run first.")
-    for state in stored(spark, checkpoints, generation).values():
+    for state in states.values():
         if (found := _found(from_bytes(state), name)) is not None:
             return found
     return None
@@ -53,20 +61,43 @@ def stored(spark: SparkSession, checkpoints: QueryCheckpoints, generation: Gener
 
 
 def carried_over(
-    spark: SparkSession, checkpoints: QueryCheckpoints, generation: Generation, keys: list[int]
+    spark: SparkSession, checkpoints: QueryCheckpoints, generation: Generation, keys: list[int], partitions: int
 ) -> dict[int, bytes]:
-    """What the buckets of a new generation begin with: all that the one before knew, divided anew. Empty as soon as the
-    generation has a state of its own for every bucket."""
+    """What the buckets of a new generation begin with: all that was known before, divided anew. Empty as soon as the
+    generation has a state of its own for every bucket. `partitions` is how many the hub has now."""
     before = checkpoints.before(generation)
     if before is None or stored(spark, checkpoints, generation).keys() >= set(keys):
         return {}
-    states = [from_bytes(state) for state in stored(spark, checkpoints, before).values()]
+    states = _known(spark, checkpoints, before, len(keys)).values()
+    return _divided_anew(spark, [from_bytes(state) for state in states], keys, partitions)
+
+
+def _known(
+    spark: SparkSession, checkpoints: QueryCheckpoints, generation: Generation, buckets: int
+) -> dict[int, bytes]:
+    """What each bucket of a generation stored, or else began with: one that was cut off before it stored anything knows
+    what the one before knew. `buckets` counts where the generation does not tell."""
+    states = stored(spark, checkpoints, generation)
+    keys = bucket_keys(spark, generation.buckets or buckets)
+    before = checkpoints.before(generation)
+    if before is None or states.keys() >= set(keys):
+        return states
+    earlier = [from_bytes(state) for state in _known(spark, checkpoints, before, buckets).values()]
+    return {**_divided_anew(spark, earlier, keys), **states}
+
+
+def _divided_anew(
+    spark: SparkSession, states: list[Machines], keys: list[int], partitions: int | None = None
+) -> dict[int, bytes]:
+    """For each bucket its machines. A partition that the hub has no more has no clock either: it would stand still, and
+    hold up all machines for ever."""
     if not states:
         return {}
     clocks: dict[int, int] = {}
     for state in states:
         for partition, at in state.clocks.items():
-            clocks[partition] = min(at, clocks.get(partition, at))
+            if partitions is None or partition < partitions:
+                clocks[partition] = min(at, clocks.get(partition, at))
     known, waiting = (
         pd.concat([getattr(state, part) for state in states], ignore_index=True) for part in ("known", "waiting")
     )
@@ -87,6 +118,14 @@ def carried_over(
     }
 
 
+def bucket_keys(spark: SparkSession, buckets: int) -> list[int]:
+    """A key for each bucket, such that Spark gives each bucket a task of its own."""
+    task = F.pmod(F.hash(F.col("id").cast("int")), F.lit(buckets)).alias("task")
+    rows = spark.range(100 * buckets).select(F.col("id").cast("int"), task).collect()
+    keys = {row["task"]: row["id"] for row in reversed(rows)}
+    return [keys[task] for task in range(buckets)]
+
+
 def bucket_of_machine(keys: list[int]) -> str:
     """As SQL over a column `machine`."""
     return f"element_at(array({', '.join(map(str, keys))}), 1 + cast(pmod(xxhash64(machine), {len(keys)}) AS INT))"
@@ -94,18 +133,22 @@ def bucket_of_machine(keys: list[int]) -> str:
 
 def _found(machines: Machines, name: str) -> MachineState | None:
     known = machines.known[machines.known["machine"] == name]
-    if known.empty:
+    waiting = machines.waiting[machines.waiting["machine"] == name].sort_values("at")
+    if known.empty and waiting.empty:
         return None
-    row = known.iloc[0]
-    waiting = machines.waiting.loc[machines.waiting["machine"] == name, "at"]
+    row = waiting.iloc[-1] if known.empty else known.iloc[0]
+    slowest = min(machines.clocks, key=machines.clocks.__getitem__)
+    earliest = machines.clocks[slowest]
     return MachineState(
         name,
-        Status(row["status"]).name.capitalize(),
-        _time(row["since"]),
-        _time(row["last"]),
+        Status(Status.UNKNOWN if known.empty else row["status"]).name.capitalize(),
+        None if known.empty else _time(row["since"]),
+        None if known.empty else _time(row["last"]),
         int(row["partition"]),
-        [_time(at) for at in waiting],
-        _time(min(machines.clocks.values())),
+        [_time(at) for at in waiting["at"]],
+        _time(earliest),
+        slowest,
+        (max(machines.clocks.values()) - earliest) / 1e6,
     )
 
 

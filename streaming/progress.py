@@ -1,12 +1,15 @@
 """What a stream last did, in one small file that others read: written after every batch, replaced atomically."""
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from processes.identity import boot_id
 from streaming.files import replace_text
+from streaming.other_versions import known_fields
 
 WAITING = "waiting for its source"
 STARTING = "starting"
@@ -18,7 +21,7 @@ STOPPING = "stopping"
 class QueryProgress:
     """The last batch of one query, and totals since the host started."""
 
-    trigger_seconds: float
+    trigger_seconds: float = 0.0
     batch: int | None = None
     batch_at: str | None = None
     idle_at: str | None = None
@@ -83,10 +86,10 @@ class QueryProgress:
 
 @dataclass(frozen=True)
 class StreamProgress:
-    stream: str
-    phase: str
-    started_at: str
-    written_at: str
+    stream: str = ""
+    phase: str = ""
+    started_at: str = ""
+    written_at: str = ""
     run_id: str | None = None
     note: str | None = None
     boot: str = ""
@@ -109,10 +112,24 @@ class StreamProgress:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """None when there is none yet, or only one that another version of the program wrote."""
+        """None when there is none yet, or one that can't be read.
+
+        Another version of the program may have written it. Clocks that it does not tell are those of the file, so that
+        nobody takes its host for silent.
+        """
         try:
-            fields: dict[str, Any] = json.loads(file.read_text())
-            queries = {name: QueryProgress(**query) for name, query in fields.pop("queries").items()}
-            return cls(**fields, queries=queries)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            told: dict[str, Any] = json.loads(file.read_text())
+            clock = time.monotonic() - seconds_since_written(file)
+            queries = {
+                name: QueryProgress(**{"sign_clock": clock, **known_fields(QueryProgress, query)})
+                for name, query in told.get("queries", {}).items()
+            }
+            known = {"boot": boot_id(), "alive_clock": clock, **known_fields(cls, told)}
+            return cls(**{**known, "queries": queries})
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return None
+
+
+def seconds_since_written(file: Path) -> float:
+    """By the machine's clock, so good enough only where the file itself does not tell."""
+    return max(0.0, time.time() - file.stat().st_mtime)

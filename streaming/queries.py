@@ -1,6 +1,6 @@
 """Starts the queries of a stream: generation, plan, trigger and checkpoint put together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -10,18 +10,20 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lake.commit import committed_version, has_rows
 from lake.tables import Table
 from streaming.activity_query import activity_plan
+from streaming.anomaly_query import anomalies_plan
 from streaming.bronze import bronze_plan
 from streaming.catalog import BRONZE, HEARTBEAT, SENSORS, SILVER, QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError, Generation, Offsets, QueryCheckpoints
 from streaming.clicks_query import clicks_plan
 from streaming.machine_queries import health_plan, malformed_plan, status_plan
-from streaming.query_plan import Planner, QueryContext
+from streaming.query_plan import Planner, QueryContext, QueryPlan
 from streaming.sensor_queries import alerts_plan, samples_plan
 
 PLANNERS: Mapping[tuple[str, str], Planner] = {
     **{(BRONZE.name, query.name): bronze_plan for query in BRONZE.queries},
     (SILVER.name, "clicks"): clicks_plan,
     (SILVER.name, "click_activity"): activity_plan,
+    (SILVER.name, "page_load_anomalies"): anomalies_plan,
     (HEARTBEAT.name, "machine_health"): health_plan,
     (HEARTBEAT.name, "machine_status"): status_plan,
     (HEARTBEAT.name, "malformed_heartbeats"): malformed_plan,
@@ -31,6 +33,9 @@ PLANNERS: Mapping[tuple[str, str], Planner] = {
 
 
 TASKS = "spark.sql.shuffle.partitions"
+# After a batch of no more rows the next one is read by one task, and makes one file: beginning a task and a file takes
+# longer than reading so many.
+SMALL_BATCH = 5_000
 
 
 class StopRequested(Exception):
@@ -60,7 +65,7 @@ def start_query(
     tasks = spark.conf.get(TASKS) or settings.spark.shuffle_partitions
     spark.conf.set(TASKS, plan.tasks or tasks)  # the query takes it over when it starts
     writer = plan.rows.writeStream.queryName(query.name)
-    writer = _into_hub(writer, context) if plan.commit is None else _in_batches(writer, context, plan.commit)
+    writer = _into_hub(writer, context) if plan.commit is None else _in_batches(writer, context, query, plan)
     if until_done:
         writer = writer.trigger(availableNow=True)
     elif plan.real_time_seconds is not None:
@@ -74,14 +79,16 @@ def start_query(
         spark.conf.set(TASKS, tasks)
 
 
-def _in_batches(
-    writer: DataStreamWriter, context: QueryContext, write: Callable[[DataFrame, int], None]
-) -> DataStreamWriter:
+def _in_batches(writer: DataStreamWriter, context: QueryContext, query: QuerySpec, plan: QueryPlan) -> DataStreamWriter:
+    write = plan.commit
+    assert write is not None
+
     def commit(batch: DataFrame, number: int) -> None:
         if context.stopping():
             raise StopRequested
         context.check_lease()
-        write(batch, number)
+        before = context.rows_of_last_batch(query.name) if plan.straight_from_hub else None
+        write(batch.coalesce(1) if before is not None and before <= SMALL_BATCH else batch, number)
 
     return writer.foreachBatch(commit)
 

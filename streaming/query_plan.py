@@ -24,6 +24,8 @@ class QueryContext:
     check_lease: Callable[[], None]
     """Does not return when this host may write no more."""
     now: datetime
+    rows_of_last_batch: Callable[[str], int | None] = lambda query: None
+    """Of a query; None before its first batch, or where nobody watches."""
 
     @classmethod
     def without_host(
@@ -43,6 +45,9 @@ class QueryPlan:
     rows in real time."""
     tasks: int | None = None
     """After a shuffle, where the settings do not say."""
+    straight_from_hub: bool = False
+    """Whether rows are as they were read, without a shuffle: a task for each partition of the hub is then too much for
+    few of them."""
     real_time_seconds: float | None = None
     """For rows that go to hubs one by one as they come, each to its `topic`: how often it is noted how far that is."""
 

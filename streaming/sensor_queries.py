@@ -68,7 +68,7 @@ def samples_plan(context: QueryContext, query: QuerySpec, generation: Generation
     settings = context.settings.sensors
     records = planned_records(context, query.hub, generation, settings.max_records)
     read = observe_newest(readings(records, settings), context.partitions[query.hub])
-    return QueryPlan(read, _Sampler(context, query.hub, generation).write)
+    return QueryPlan(read, _Sampler(context, query.hub, generation).write, straight_from_hub=True)
 
 
 class HubClock:

@@ -43,9 +43,11 @@ def planned_records(context: QueryContext, hub: str, generation: Generation, max
 
 
 def observe_newest(rows: DataFrame, partitions: int, time: str = "enqueued_time") -> DataFrame:
-    """Has each batch tell the enqueued time of the newest record of each partition, in columns p0, p1, …"""
+    """Has each batch tell the enqueued time of the newest record of each partition, in microseconds, in columns p0, p1,
+    …"""
     newest = [
-        F.max(F.when(F.col("partition") == number, F.col(time))).alias(f"p{number}") for number in range(partitions)
+        F.unix_micros(F.max(F.when(F.col("partition") == number, F.col(time)))).alias(f"p{number}")
+        for number in range(partitions)
     ]
     return rows.observe(NEWEST_RECORDS, *newest)
 

@@ -28,7 +28,8 @@ from streaming.query_plan import QueryContext
 BRONZE = bronze_table("clicks")
 CLICKS = clicks_table({})
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-AT_ONCE: dict[str, Any] = {"trigger_seconds": 0, "activity_trigger_seconds": 0, "lock_seconds": 300}
+TRIGGERS = ("trigger_seconds", "activity_trigger_seconds", "anomaly_trigger_seconds")
+AT_ONCE: dict[str, Any] = {**dict.fromkeys(TRIGGERS, 0), "lock_seconds": 300}
 """Without pauses, and with time for a rebuild on a busy machine."""
 QUERIES = {query.name: query for query in SILVER.queries}
 

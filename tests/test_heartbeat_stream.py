@@ -1,8 +1,10 @@
 """The heartbeat stream on a real hub: silence told on time, the same story whatever happens to the stream."""
 
 import json
+import shutil
+import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from hub.topics import offset_ranges, partition_counts
 from lake.audit import TableAudit
 from lake.machine_audit import Patience, audit_machines
 from lake.machines import machines_by_status
+from tests import cut_off_telling
 from tests.system import Host, System
 
 pytestmark = pytest.mark.slow
@@ -101,6 +104,13 @@ def statuses(hub: System) -> dict[str, str]:
     return {change["machine_name"]: change["status"] for change in told(hub)}
 
 
+def repeated(hub: System) -> dict[str, str]:
+    """The status of each change that was told more than once, by its id."""
+    changes = told(hub)
+    counts = Counter(change["id"] for change in changes)
+    return {change["id"]: change["status"] for change in changes if counts[change["id"]] > 1}
+
+
 def all_are(hub: System, machines: list[str], status: str) -> Callable[[], bool]:
     return lambda: statuses(hub) == dict.fromkeys(machines, status)
 
@@ -117,9 +127,13 @@ def story_in_silver(hub: System, beats: Beats, told_up_to: int) -> TableAudit:
     return found
 
 
-def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System) -> None:
+def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System, tmp_path: Path) -> None:
+    """Twice in the middle of telling: what was told is on the hub, but the batch is not done."""
+    shutil.copy(cut_off_telling.__file__, tmp_path / "sitecustomize.py")
+    in_the_middle = tmp_path / "cut off"
+    faulty = {"PYTHONPATH": str(tmp_path), cut_off_telling.FILE: str(in_the_middle)}
     machines, beats = names(60), no_beats()
-    host = start(hub)
+    host = start(hub, **faulty)
     beat_until("all are healthy", all_are(hub, machines, "Healthy"), hub, machines, beats)
     wait_for("all are unhealthy, on time and without a kill", all_are(hub, machines, "Unhealthy"), 90)
     unhealthy = [change for change in told(hub) if change["status"] == "Unhealthy"]
@@ -128,16 +142,21 @@ def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System) -
         for change in unhealthy
     ]
     assert max(late) < 15, "seen by the next batches, not by some timeout"
-    beat_for(2, hub, machines, beats)
-    host.kill()
+    assert not repeated(hub)
+    in_the_middle.touch()
     beat(hub, machines, beats)
-    host = start(hub)
+    assert host.wait_for_exit() == -signal.SIGKILL
+    beat(hub, machines, beats)
+    host = start(hub, **faulty)
+    beat_until("what came before the kill is told again", lambda: bool(repeated(hub)), hub, machines, beats)
+    assert set(repeated(hub).values()) == {"Healthy"}
     beat_until("all are healthy again", all_are(hub, machines, "Healthy"), hub, machines, beats)
-    time.sleep(3)
-    host.kill()
+    in_the_middle.touch()
+    assert host.wait_for_exit() == -signal.SIGKILL
     host = start(hub)
+    wait_for("that is told again too", lambda: set(repeated(hub).values()) == {"Healthy", "Unhealthy"}, 90)
     wait_for("all are unhealthy", all_are(hub, machines, "Unhealthy"), 90)
-    assert story_in_silver(hub, beats, max(map(max, beats.values())) + PATIENCE.silence).clean
+    assert story_in_silver(hub, beats, max(map(max, beats.values())) + PATIENCE.silence).clean, "each once"
     wait_for(
         "the machines as they are now", lambda: machines_by_status(hub.settings.lake_root) == {"Unhealthy": 60}, 90
     )
@@ -150,7 +169,7 @@ def test_all_fall_silent_and_come_back_while_the_stream_is_killed(hub: System) -
         pytest.approx(beats[machines[0]][-1])
     )
     assert "Nothing is known of a machine nobody" in hub.command("machine", "nobody").stderr
-    assert "machines: 60 Unhealthy" in hub.command("status").stdout
+    assert "machines: 60 Unhealthy, as of 20" in hub.command("status").stdout
     assert host.stop() == 0
 
 

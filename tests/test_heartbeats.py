@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from hub.pulses import pulse
 from streaming.heartbeats import LONGEST_NAME, beats, malformed
-from streaming.machine_queries import bucket_keys
+from streaming.machine_queries import to_buckets
+from streaming.machine_state import bucket_keys
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KAFKA = "value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -106,3 +107,14 @@ def test_every_bucket_has_a_task_of_its_own(spark: SparkSession, buckets: int) -
     keys = bucket_keys(spark, buckets)
     rows = spark.createDataFrame([(key,) for key in keys], "bucket INT").repartition(buckets, "bucket")
     assert sorted(len(part) for part in rows.rdd.glom().collect()) == [1] * buckets
+
+
+@pytest.mark.parametrize(("pulses", "times"), [(True, [0, 16, 32]), (False, list(range(40)))])
+def test_every_bucket_is_told_the_time_of_a_partition(spark: SparkSession, pulses: bool, times: list[int]) -> None:
+    """Without pulses by every heartbeat: nothing else shows a bucket that its own machines are silent."""
+    columns = "machine STRING, partition INT, at LONG, sequence_number LONG"
+    read = spark.createDataFrame([("a", 3, number, number) for number in range(40)], columns)
+    rows = to_buckets(read, [5, 7], pulses=pulses).collect()
+    clocks = sorted((row["bucket"], row["partition"], row["at"]) for row in rows if row["machine"] is None)
+    assert clocks == [(key, 3, at) for key in (5, 7) for at in times]
+    assert sorted(row["at"] for row in rows if row["machine"] == "a") == list(range(40)), "to its own bucket once"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake import machine_audit
-from streaming.machine_health import BEAT, KNOWN, Machines, Patience, Status, frame, judge
+from streaming.machine_health import BEAT, KNOWN, WAITING, Machines, Patience, Status, frame, judge
+from streaming.machine_processor import from_bytes, to_bytes
 
 SILENCE, RETIREMENT = 5, 20
 PATIENCE = Patience(SILENCE, RETIREMENT)
@@ -45,10 +46,13 @@ def as_frame(records: Iterable[Record]) -> pd.DataFrame:
     )
 
 
-def read(batches: Iterable[Sequence[Record]], *, one_clock: bool = True) -> tuple[Machines, list[Change]]:
-    machines, told = Machines.none(), []
+def read(
+    batches: Iterable[Sequence[Record]], *, one_clock: bool = True, begin_with: Machines | None = None
+) -> tuple[Machines, list[Change]]:
+    """The stream starts anew before every batch: what it knows comes from what was stored."""
+    machines, told = begin_with or Machines.none(), []
     for batch in batches:
-        result = judge(machines, as_frame(batch), PATIENCE, one_clock=one_clock)
+        result = judge(from_bytes(to_bytes(machines)), as_frame(batch), PATIENCE, one_clock=one_clock)
         machines = result.machines
         told += [tuple(row) for row in result.changes.itertuples(index=False, name=None)]
     return machines, sorted(told, key=lambda change: change[0])
@@ -129,6 +133,34 @@ def test_any_history_in_any_batches_tells_the_same_story(
     assert retired == {machine for machine, *_ in told if _last(told, machine) is Status.RETIRED}
 
 
+@st.composite
+def backlogs(draw: st.DrawFn) -> Batches:
+    """One partition is read last: what two others have of machines that are in both waits in runs until then."""
+    gaps = st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5, 20])
+    batches: Batches = [[(PULSE, partition, 0) for partition in range(3)]]
+    for partition in (1, 2):
+        machines = draw(st.lists(st.sampled_from(["a", "a", "a", "b", PULSE]), min_size=10, max_size=30))
+        times = itertools.accumulate(draw(gaps) for _ in machines)
+        records = [(machine, partition, at) for machine, at in zip(machines, times, strict=True)]
+        size = draw(st.integers(1, 10))
+        batches += [records[first : first + size] for first in range(0, len(records), size)]
+    pulses = sorted(draw(st.lists(st.integers(5, 60), min_size=4, max_size=8)))
+    batches.append([(PULSE, 1, 1000), (PULSE, 2, 1000)])
+    batches += [[(PULSE, 0, at)] for at in [*pulses, 1000]]
+    return batches
+
+
+@given(backlogs())
+def test_a_partition_that_is_read_last_changes_no_story(batches: Batches) -> None:
+    records = [record for batch in batches for record in batch]
+    machines, told = read([])
+    for batch in batches:
+        machines, more = read([batch], begin_with=machines)
+        told = sorted([*told, *more], key=lambda change: change[0])
+        assert told == reference(records, min(machines.clocks.values()))
+    assert machines.waiting.equals(frame(WAITING))
+
+
 @given(histories(), st.booleans())
 def test_no_story_goes_back_in_time_even_where_a_partition_is_seen_late(
     history: tuple[Batches, Batches], one_clock: bool
@@ -180,6 +212,47 @@ def test_a_partition_whose_clock_was_ahead_for_a_while_makes_no_machine_silent()
     assert [change[2] for change in told] == [Status.INITIALIZING, Status.HEALTHY]
     assert machines.clocks == {0: 29, 1: 29}
     assert machines.known["last"].tolist() == [29]
+
+
+def test_what_a_clock_that_was_ahead_told_of_a_machine_does_not_revive_it_later() -> None:
+    """It beat once while the clock of its partition was ahead, and never again after that was set right."""
+    batches: Batches = [[("a", 0, 0), ("a", 0, 1), (PULSE, 1, 1)], [("a", 0, 3600), (PULSE, 1, 2)]]
+    batches += [[(PULSE, 0, at), (PULSE, 1, at)] for at in [3, 4, 9, 15, 3600, 3601]]
+    machines, told = read(batches)
+    assert told[2:] == [
+        ("a", Status.HEALTHY, Status.UNHEALTHY, 3 + SILENCE, 3),
+        ("a", Status.UNHEALTHY, Status.RETIRED, 3 + RETIREMENT, 3),
+    ]
+    assert machines.waiting.equals(frame(WAITING))
+
+
+def test_an_hour_of_heartbeats_waits_in_a_few_rows() -> None:
+    """Of a machine that moved to a partition which is read sooner, with a silence after half of the time."""
+    hour = [at for at in range(1, 3600) if not 1800 < at <= 1800 + SILENCE]
+    batches: Batches = [[("a", 0, 0), (PULSE, 1, 0)]]
+    batches += [[("a", 1, at) for at in hour[first : first + 100]] for first in range(0, len(hour), 100)]
+    machines, told = read(batches)
+    assert len(told) == 1 and len(machines.waiting) == 6, "two runs"
+    records = [record for batch in batches for record in batch]
+    for known_up_to in (1, 2, 900, 1800, 1804, 1805, 1806, 1807, 3599, 3604):
+        pulses: Batches = [[(PULSE, 0, at), (PULSE, 1, max(3599, at))] for at in (known_up_to // 2, known_up_to)]
+        assert told + read(pulses, begin_with=machines)[1] == reference(records, known_up_to), known_up_to
+
+
+def test_by_its_own_clock_a_machine_of_a_partition_that_is_no_more_is_judged_by_the_others() -> None:
+    """The topic was made anew with fewer, so that their clocks were left behind."""
+    known, _ = read([[("a", 1, 0), ("b", 0, 0)]], one_clock=False)
+    carried = Machines(known.known, known.waiting, {0: 0})
+    _, told = read([[(PULSE, 0, SILENCE)]], one_clock=False, begin_with=carried)
+    assert [change[:3] for change in told] == [(name, Status.INITIALIZING, Status.UNHEALTHY) for name in ("a", "b")]
+
+
+def test_what_waits_of_a_partition_that_is_no_more_is_judged_in_its_time() -> None:
+    waits, _ = read([[("a", 0, 0), (PULSE, 1, 0)], [("a", 1, 3)]])
+    carried = Machines(waits.known, waits.waiting, {0: 0})
+    machines, told = read([[(PULSE, 0, 2)], [(PULSE, 0, 3)]], begin_with=carried)
+    assert told == [("a", Status.INITIALIZING, Status.HEALTHY, 3, 3)]
+    assert machines.waiting.equals(frame(WAITING))
 
 
 def test_retired_machines_leave_nothing_behind() -> None:

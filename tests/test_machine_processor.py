@@ -62,6 +62,13 @@ def test_the_state_of_no_machine_can_be_stored_too() -> None:
     assert from_bytes(to_bytes(Machines.none())).clocks == {}
 
 
+def test_a_state_with_single_heartbeats_can_be_read() -> None:
+    """As it was stored before of runs only the ends were kept."""
+    machines, _ = read([[("a", 0, 0), (None, 1, 0)], [("a", 0, 1), ("a", 0, 2)]])
+    before = Machines(machines.known, machines.waiting.drop(columns="unbroken_since"), machines.clocks)
+    pd.testing.assert_frame_equal(from_bytes(to_bytes(before)).waiting, machines.waiting)
+
+
 def test_patience_is_that_of_the_processor() -> None:
     tester = TwsTester(MachineProcessor(PATIENCE, one_clock=True))
     told = tester.testInPandas(0, as_frame([("a", 0, 0), (None, 0, PATIENCE.retirement)]))

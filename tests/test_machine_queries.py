@@ -3,6 +3,8 @@
 import json
 import shutil
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +24,7 @@ from lake.machines import MACHINE_STATUS, MACHINES
 from lake.silver import quarantine_table
 from lake.tables import Table
 from settings import HeartbeatSettings, HubSettings, Settings
+from streaming.appended import onto_hub
 from streaming.catalog import HEARTBEAT
 from streaming.machine_changes import as_records
 from streaming.machine_processor import CHANGES
@@ -31,6 +34,7 @@ from streaming.query_plan import QueryContext
 
 pytestmark = pytest.mark.slow
 
+SILENCE = 8
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEALTH = next(query for query in HEARTBEAT.queries if query.name == "machine_health")
 SPEC = next(query for query in HEARTBEAT.queries if query.name == "machine_status")
@@ -82,58 +86,104 @@ class Silver:
         return [bytes(row["body"]) for row in self.rows(quarantine_table(self.topic))]
 
 
-def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(
-    spark: SparkSession, tmp_path: Path, connection: HubConnection, topic: str
-) -> None:
-    create_missing_topics(connection, HubSettings(partitions=1), [topic, HUB])
-    machines = [f"{topic}-{number}" for number in range(20)]
+@dataclass
+class Judging:
+    """The query that judges, on a topic of its own, with machines that have its name."""
 
-    def beat(*names: str) -> int:
-        """And a pulse after them. Returns when."""
-        with KafkaPublisher(connection) as publisher:
-            for name in names:
-                body = json.dumps({"machine_name": name, "sent_at": "x"}).encode()
-                publisher.publish(Record(topic, None, body), lambda outcome: None)
-        receipts: list[Any] = []
-        with KafkaPublisher(connection) as publisher:
-            publisher.publish(Record(topic, None, pulse("test", START)), receipts.append)
-        return int(receipts[0].enqueued_ms)
+    spark: SparkSession
+    home: Path
+    connection: HubConnection
+    topic: str
 
-    def work(plan: int, buckets: int) -> None:
-        chosen = HeartbeatSettings(silence_seconds=8, buckets=buckets)
+    @property
+    def machines(self) -> list[str]:
+        return [f"{self.topic}-{number}" for number in range(20)]
+
+    def beat(self, *names: str) -> None:
+        """And a pulse after them."""
+        bodies = [json.dumps({"machine_name": name, "sent_at": "x"}).encode() for name in names]
+        for batch in (bodies, [pulse("test", START)]):
+            with KafkaPublisher(self.connection) as publisher:
+                for body in batch:
+                    publisher.publish(Record(self.topic, None, body), lambda outcome: None)
+
+    def all_fall_silent(self, *but: str) -> None:
+        time.sleep(SILENCE + 0.2)
+        self.beat(*but)
+
+    def work(self, plan: int, buckets: int = 2) -> None:
         context = QueryContext.without_host(
-            spark,
-            Settings(home=tmp_path, heartbeat=chosen),
-            connection,
-            partition_counts(connection),
+            self.spark,
+            Settings(home=self.home, heartbeat=HeartbeatSettings(silence_seconds=SILENCE, buckets=buckets)),
+            self.connection,
+            partition_counts(self.connection),
         )
-        spec = replace(HEALTH, source=topic, plan=plan)
+        spec = replace(HEALTH, source=self.topic, plan=plan)
         start_query(context, HEARTBEAT, spec, health_plan, until_done=True).awaitTermination()
 
-    def told() -> list[tuple[str, str, str]]:
-        changes = (
-            body for body, _ in records(connection, HUB, dict.fromkeys(range(partition_counts(connection)[HUB]), 0))
-        )
-        return [
-            (each["machine_name"], each["previous"], each["status"])
-            for each in changes
-            if each["machine_name"].startswith(topic)
-        ]
+    def told(self) -> list[dict[str, Any]]:
+        partitions = range(partition_counts(self.connection)[HUB])
+        changes = (body for body, _ in records(self.connection, HUB, dict.fromkeys(partitions, 0)))
+        return [each for each in changes if each["machine_name"].startswith(self.topic)]
 
-    beat(*machines)
-    beat(*machines)
-    work(plan=1, buckets=2)
-    assert len(told()) == 40
-    time.sleep(8.2)
-    beat(machines[0])
-    work(plan=2, buckets=3)
-    assert sorted(told()[40:]) == sorted(
+    def story(self) -> list[tuple[str, str, str]]:
+        return [(each["machine_name"], each["previous"], each["status"]) for each in self.told()]
+
+
+@pytest.fixture
+def judging(spark: SparkSession, tmp_path: Path, connection: HubConnection, topic: str) -> Judging:
+    create_missing_topics(connection, HubSettings(partitions=1), [topic, HUB])
+    return Judging(spark, tmp_path, connection, topic)
+
+
+def test_a_new_generation_knows_the_machines_of_the_last_in_other_buckets(judging: Judging) -> None:
+    machines = judging.machines
+    judging.beat(*machines)
+    judging.beat(*machines)
+    judging.work(plan=1, buckets=2)
+    assert len(judging.story()) == 40
+    judging.all_fall_silent(machines[0])
+    judging.work(plan=2, buckets=3)
+    assert sorted(judging.story()[40:]) == sorted(
         [*((name, "Healthy", "Unhealthy") for name in machines), (machines[0], "Unhealthy", "Healthy")]
     )
-    time.sleep(8.2)
-    beat()
-    work(plan=2, buckets=3)
-    assert told()[61:] == [(machines[0], "Healthy", "Unhealthy")]
+    judging.all_fall_silent()
+    judging.work(plan=2, buckets=3)
+    assert judging.story()[61:] == [(machines[0], "Healthy", "Unhealthy")]
+
+
+@pytest.mark.parametrize("plan_then", [2, 1])
+def test_cut_off_between_telling_and_the_end_of_the_batch_the_same_is_told_again(
+    judging: Judging, silver: Silver, monkeypatch: pytest.MonkeyPatch, plan_then: int
+) -> None:
+    """In the first batch of a new plan, which then goes on, or is changed back before it has stored anything."""
+    machines = judging.machines
+    judging.beat(*machines)
+    judging.beat(*machines)
+    judging.work(plan=1)
+    judging.all_fall_silent()
+
+    def then_cut_off(context: QueryContext, hub: str) -> Callable[[DataFrame, int], None]:
+        tell = onto_hub(context, hub)
+
+        def commit(batch: DataFrame, number: int) -> None:
+            tell(batch, number)
+            raise OSError("cut off")
+
+        return commit
+
+    with monkeypatch.context() as patched:
+        patched.setattr("streaming.machine_queries.onto_hub", then_cut_off)
+        with pytest.raises(Exception, match="cut off"):
+            judging.work(plan=2)
+    judging.work(plan=plan_then)
+    told = judging.told()[40:]
+    unhealthy = sorted((name, "Healthy", "Unhealthy") for name in machines)
+    assert sorted(judging.story()[40:]) == sorted([*unhealthy, *unhealthy]), "told twice"
+    assert Counter(each["id"] for each in told) == dict.fromkeys((each["id"] for each in told), 2)
+    replace(silver, topic=HUB).work()
+    rows = [row for row in silver.rows(MACHINE_STATUS) if row["machine_name"] in machines]
+    assert len(rows) == len({row["id"] for row in rows}) == 60, "but in silver once"
 
 
 def at(seconds: float) -> datetime:

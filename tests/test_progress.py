@@ -1,7 +1,13 @@
-from dataclasses import replace
+import json
+import time
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from processes.identity import boot_id
+from streaming.health import HealthState, StreamHealth
 from streaming.progress import RUNNING, QueryProgress, StreamProgress
 from streaming.watch import with_lag
 
@@ -20,10 +26,52 @@ def test_progress_survives_its_file(tmp_path: Path) -> None:
     assert StreamProgress.read(file) is None
     PROGRESS.write(file)
     assert StreamProgress.read(file) == PROGRESS
-    file.write_text(file.read_text().replace("total_rows", "a_field_of_another_version"))
+    file.write_text("{")
     assert StreamProgress.read(file) is None
     PROGRESS.write(file)
     assert [other.name for other in file.parent.iterdir()] == ["progress.json"]
+
+
+def test_what_a_newer_version_tells_beyond_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "progress.json"
+    newer = asdict(PROGRESS) | {"a_new_field": {"deep": 1}}
+    newer["queries"]["clicks"]["another_new_field"] = 1
+    file.write_text(json.dumps(newer))
+    assert StreamProgress.read(file) == PROGRESS
+    health = StreamHealth("bronze", HealthState.RUNNING, "well", "2026-01-01T00:00:00+00:00", counts={"starts": 3})
+    file.write_text(json.dumps(asdict(health) | {"a_new_field": 1}))
+    assert StreamHealth.read(file) == health
+
+
+@pytest.mark.parametrize("missing", [field.name for field in fields(StreamProgress) if field.name != "run_id"])
+def test_a_host_of_an_older_version_that_just_wrote_is_not_silent(tmp_path: Path, missing: str) -> None:
+    file = tmp_path / "progress.json"
+    older = asdict(replace(PROGRESS, boot=boot_id(), alive_clock=time.monotonic()))
+    del older[missing]
+    file.write_text(json.dumps(older))
+    read = StreamProgress.read(file)
+    assert read is not None and read.run_id == "r" and read.boot == boot_id()
+    assert time.monotonic() - read.alive_clock < 5
+
+
+@pytest.mark.parametrize("missing", [field.name for field in fields(QueryProgress)])
+def test_a_query_of_an_older_version_that_just_wrote_is_not_stuck(tmp_path: Path, missing: str) -> None:
+    file = tmp_path / "progress.json"
+    query = asdict(replace(PROGRESS.queries["clicks"], sign_clock=time.monotonic()))
+    del query[missing]
+    file.write_text(json.dumps(asdict(PROGRESS) | {"queries": {"clicks": query}}))
+    read = StreamProgress.read(file)
+    assert read is not None and time.monotonic() - read.queries["clicks"].sign_clock < 5
+
+
+@pytest.mark.parametrize("missing", [field.name for field in fields(StreamHealth) if field.name != "counts"])
+def test_the_counts_of_an_older_supervisor_are_kept(tmp_path: Path, missing: str) -> None:
+    file = tmp_path / "health.json"
+    older = asdict(StreamHealth("bronze", HealthState.RUNNING, "", "2026-01-01T00:00:00+00:00", counts={"starts": 3}))
+    del older[missing]
+    file.write_text(json.dumps(older))
+    read = StreamHealth.read(file)
+    assert read is not None and read.counts == {"starts": 3} and read.age_seconds(NOW) > 0
 
 
 def test_the_time_to_catch_up_follows_from_what_is_gained_on_the_hub() -> None:

@@ -9,9 +9,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bench.rig import CODE_SERVER, DAEMON, FAULTS, Rig, wait_for
@@ -143,6 +145,33 @@ def test_a_code_server_that_was_asked_to_end_is_replaced(tmp_path: Path) -> None
         assert any("bronze stopped" in line for line in logs(up, up.runs()[0]["runId"]))
 
 
+@pytest.mark.timeout(900)
+def test_new_code_is_taken_up_and_what_stands_still_is_replaced(tmp_path: Path) -> None:
+    with Rig(tmp_path / "home") as up:
+        up.wait_for_rows()
+        first, code_server = up.holder(), up.service(CODE_SERVER)
+        up.launch("restart")
+        wait_for("another run took over", lambda: up.took_over(first), 2 * BACK_SECONDS)
+        assert up.has_new_code_server(code_server), "what supervises keeps the old code"
+        assert up.statuses() == ["STARTED", "SUCCESS"]
+        wait_for("the job has ended", lambda: up.statuses("restart") == ["SUCCESS"], 30)
+
+        # Both stand still: nobody would look after the stream any more.
+        held, code_server, daemon = up.holder(), up.service(CODE_SERVER), up.service(DAEMON)
+        for stopped in (code_server, daemon):
+            os.kill(stopped, signal.SIGSTOP)
+        wait_for("another code server answers", lambda: up.has_new_code_server(code_server), 180)
+        wait_for("the daemon is replaced", lambda: not psutil.pid_exists(daemon), 180)
+        replaced_at = datetime.now(UTC).isoformat()
+
+        def looks_again() -> bool:
+            health = up.health()
+            return health is not None and health.looked_at > replaced_at
+
+        wait_for("the supervisor looks again", looks_again, 120)
+        assert up.holder() == held and held.host.is_alive(), "the stream was hurt"
+
+
 CHECK = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name
     executionForLatestMaterialization { evaluation { success severity description } } } } } } }"""
 
@@ -173,7 +202,7 @@ def test_persons_decide_and_failures_that_no_restart_cures_wait_for_them(up: Rig
 
     # New code is taken up without a person having to stop anything.
     up.launch("restart")
-    wait_for("another run took over", lambda: up.took_over(first), BACK_SECONDS)
+    wait_for("another run took over", lambda: up.took_over(first), 2 * BACK_SECONDS)
     assert next(run for run in up.runs() if run["runId"] == first.run_id)["status"] == "SUCCESS"
     up.wait_for_rows()
 

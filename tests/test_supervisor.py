@@ -24,6 +24,7 @@ from orchestration.supervisor import (
     Start,
     Wait,
     decide,
+    is_lost,
     wait_after,
 )
 
@@ -117,6 +118,21 @@ def test_cases(seen: Seen, kind: type, said: str) -> None:
     decision = decide(seen, LIMITS, NOW)
     assert isinstance(decision, kind), decision
     assert said in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("beside", "lost"),
+    [
+        (run(RunState.STARTED, 1, Life.DEAD), True),
+        (run(RunState.CANCELING, 1, Life.DEAD), True),
+        (run(RunState.STARTED, 10**6, Life.ALIVE), False),
+        (run(RunState.LAUNCHING, 119, Life.UNKNOWN), False),
+        (run(RunState.LAUNCHING, 121, Life.UNKNOWN), True),
+        (run(RunState.STARTED, 121, Life.UNKNOWN), True),
+    ],
+)
+def test_a_run_beside_another_is_lost_without_a_process(beside: SeenRun, lost: bool) -> None:
+    assert is_lost(beside, LIMITS, NOW) is lost
 
 
 def test_a_hang_is_told_from_a_death_and_with_the_query_that_hangs() -> None:

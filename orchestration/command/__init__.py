@@ -1,7 +1,9 @@
 """The `tidewatch` command. Each call imports what it needs when it is called, so that all of them start fast."""
 
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -19,6 +21,14 @@ def settings_or_exit() -> Settings:
         return load_settings()
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _leave(code: int) -> NoReturn:
+    """At once: threads that read tables may still be ending, and on a busy machine that aborted the process with what
+    it had told still right."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @click.group()
@@ -54,7 +64,13 @@ def doctor() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
 def status(as_json: bool) -> None:
     """Show every stream: state, age of the last batch, rows a second, lag, state size."""
-    from orchestration.command.status import as_table, machines_line, stream_states, to_json
+    from orchestration.command.status import (
+        as_table,
+        machine_counts,
+        machines_line,
+        stream_states,
+        to_json,
+    )
 
     settings = settings_or_exit()
     if not settings.run_folder.exists():
@@ -62,9 +78,13 @@ def status(as_json: bool) -> None:
             f"There is no Tidewatch at {settings.home}: call this where `make up` was called, or set TIDEWATCH_HOME."
         )
     states = stream_states(settings)
-    click.echo(to_json(states) if as_json else as_table(states))
-    if not as_json and (machines := machines_line(settings)):
-        click.echo(machines)
+    if as_json:
+        click.echo(to_json(states, machine_counts(settings)))
+    else:
+        click.echo(as_table(states))
+        if machines := machines_line(settings):
+            click.echo(machines)
+    _leave(0)
 
 
 @tidewatch.command()
@@ -161,7 +181,7 @@ def audit(ledger: Path, as_json: bool, wait_seconds: float) -> None:
     except LedgerError as error:
         raise click.ClickException(str(error)) from None
     click.echo(to_json(result) if as_json else as_report(result))
-    sys.exit(0 if result.clean else 1)
+    _leave(0 if result.clean else 1)
 
 
 @tidewatch.command()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hub import INPUT_HUBS
 from hub.connection import HubConnection
-from hub.topics import HubUnreachable, partition_counts
+from hub.topics import HUBS_TIME, TIMESTAMP_TYPE, HubUnreachable, partition_counts, stamped_by_senders
 from processes.identity import ProcessIdentity
 from processes.java import JavaMissing, java_program, java_version
 from processes.ports import LOOPBACK, why_taken
@@ -33,7 +33,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     else:
         yield _writable("lake", Path(settings.lake_root), settings, "TIDEWATCH_LAKE")
     if not settings.hub.embedded or running:
-        yield _hub(settings)
+        yield from _hub(settings)
     else:
         yield Finding("hub", True, "embedded, not running now")
         yield _port(settings.hub.port, "TIDEWATCH_HUB_PORT")
@@ -76,16 +76,26 @@ def _broker_runs(settings: Settings) -> bool:
     return identity is not None and identity.is_alive()
 
 
-def _hub(settings: Settings) -> Finding:
+def _hub(settings: Settings) -> Iterator[Finding]:
     try:
         connection = HubConnection.from_settings(settings.hub)
         counts = partition_counts(connection)
     except (HubUnreachable, SettingsError) as error:
-        return Finding("hub", False, str(error))
-    known = ", ".join(f"{hub} ({counts[hub]} partitions)" for hub in INPUT_HUBS if hub in counts)
+        yield Finding("hub", False, str(error))
+        return
+    there = [hub for hub in INPUT_HUBS if hub in counts]
+    known = ", ".join(f"{hub} ({counts[hub]} partitions)" for hub in there)
     missing = ", ".join(hub for hub in INPUT_HUBS if hub not in counts)
     parts = [part for part in (known, f"to be created: {missing}" if missing else "") if part]
-    return Finding("hub", True, f"{connection.servers}: {'; '.join(parts)}")
+    yield Finding("hub", True, f"{connection.servers}: {'; '.join(parts)}")
+    for hub in stamped_by_senders(connection, there):
+        yield Finding(
+            "hub",
+            False,
+            f"{hub} has the times of its senders' clocks, so that a wrong one changes what is told: call "
+            f"`kafka-configs --bootstrap-server {connection.servers} --alter --entity-type topics --entity-name {hub} "
+            f"--add-config {TIMESTAMP_TYPE}={HUBS_TIME}`.",
+        )
 
 
 def _up_runs(settings: Settings) -> bool:

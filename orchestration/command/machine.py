@@ -37,11 +37,21 @@ def to_json(state: MachineState) -> str:
 
 
 def as_report(state: MachineState) -> str:
-    lines = [
-        f"{state.machine_name} is {state.status} since {state.since.isoformat()}",
-        f"  last heartbeat {state.last_heartbeat.isoformat()} on partition {state.partition}",
-        f"  judged up to {state.judged_up_to.isoformat()}",
-    ]
+    judged = f"judged up to {state.judged_up_to.isoformat()}, as far as partition {state.held_up_by} is known"
+    if state.behind_seconds:
+        judged += f", {state.behind_seconds:,.1f} s behind the newest"
+    if state.since is None or state.last_heartbeat is None:
+        lines = [
+            f"{state.machine_name} is new: it beats on partition {state.partition}, but nothing is judged of it yet"
+        ]
+    else:
+        lines = [
+            f"{state.machine_name} is {state.status} since {state.since.isoformat()}",
+            f"  last heartbeat {state.last_heartbeat.isoformat()} on partition {state.partition}",
+        ]
+    lines.append(f"  {judged}")
     if state.waiting:
-        lines.append(f"  {len(state.waiting)} heartbeats wait until all partitions are known up to them")
+        lines.append(
+            f"  heartbeats up to {state.waiting[-1].isoformat()} wait until all partitions are known up to them"
+        )
     return "\n".join(lines)

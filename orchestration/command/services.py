@@ -61,6 +61,10 @@ class Service:
         assert self.process is not None
         return self.process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def replace(self) -> None:
         """Ends this one process, which is in nobody's use any more; what it started goes on."""
         if identity := ProcessIdentity.of(self.pid):

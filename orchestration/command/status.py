@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
-from lake.machines import machines_by_status
+from lake.machines import last_change, machines_by_status
 from settings import Settings
-from streaming.catalog import STREAMS
+from streaming.catalog import HEARTBEAT, STREAMS
 from streaming.failures import Failure
 from streaming.files import StreamFiles
 from streaming.health import HealthState, StreamHealth
@@ -18,6 +18,8 @@ UNSUPERVISED = "unsupervised"
 ENDED = "ended"
 """No process runs, and nobody has looked since."""
 LOOK_AGE_SECONDS = 60.0
+JUDGING = "machine_health"
+"""The query by which it is known how far machines have been judged."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,23 @@ class StreamState:
     queries: list[QueryState] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class MachineCounts:
+    by_status: dict[str, int]
+    as_of: str
+    """In the hub's time: a stream that does not run tells of nothing since."""
+
+
 def stream_states(settings: Settings) -> list[StreamState]:
     now = datetime.now(UTC)
     return [_state(StreamFiles(settings.run_folder, name), now) for name in STREAMS]
 
 
-def to_json(states: list[StreamState]) -> str:
-    return json.dumps({state.stream: asdict(state) for state in states}, indent=2)
+def to_json(states: list[StreamState], machines: MachineCounts | None = None) -> str:
+    told = {state.stream: asdict(state) for state in states}
+    if machines is not None:
+        told[HEARTBEAT.name]["machines"] = asdict(machines)
+    return json.dumps(told, indent=2)
 
 
 def as_table(states: list[StreamState]) -> str:
@@ -77,9 +89,23 @@ def as_table(states: list[StreamState]) -> str:
 
 def machines_line(settings: Settings) -> str | None:
     """How many machines are how, None where nobody knows of any."""
+    machines = machine_counts(settings)
+    if machines is None:
+        return None
+    told = ", ".join(f"{count:,} {status}" for status, count in machines.by_status.items())
+    return f"machines: {told}, as of {machines.as_of[:19]} UTC"
+
+
+def machine_counts(settings: Settings) -> MachineCounts | None:
+    """As silver has them; None where nobody knows of any."""
     counts = machines_by_status(settings.lake_root) if "://" not in settings.lake_root else {}
-    told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-    return f"machines: {told}" if told else None
+    changed = last_change(settings.lake_root) if counts else None
+    if changed is None:
+        return None
+    progress = StreamProgress.read(StreamFiles(settings.run_folder, HEARTBEAT.name).progress)
+    judging = progress.queries.get(JUDGING) if progress else None
+    read = [datetime.fromisoformat(at) for at in judging.read_up_to.values()] if judging else []
+    return MachineCounts(counts, max(changed, min(read, default=changed)).astimezone(UTC).isoformat())
 
 
 def _state(files: StreamFiles, now: datetime) -> StreamState:

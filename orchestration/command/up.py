@@ -15,14 +15,21 @@ from hub import INPUT_HUBS
 from hub.broker import BrokerError, EmbeddedBroker
 from hub.connection import HubConnection
 from hub.topics import HubUnreachable, create_missing_topics
+from orchestration.command.code_server import CodeServerKeeper
 from orchestration.command.services import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, Service, ServiceError, say
+from orchestration.command.standstill import (
+    CODE_SERVER_SECONDS,
+    DAEMON_SECONDS,
+    Listener,
+    code_server_answers,
+    daemon_beats,
+)
 from orchestration.command.status import UNSUPERVISED, stream_states
 from orchestration.drain import drain_streams
 from processes.identity import ProcessIdentity
 from processes.java import JavaMissing
 from processes.ports import answers, free_port, why_taken
 from settings import Settings, SettingsError
-from streaming.files import refusal_file
 
 LOOK_SECONDS = 1.0
 
@@ -112,24 +119,23 @@ def _run(settings: Settings, traffic: bool, stop: StopFlag, running: contextlib.
         say("The Dagster UI answers")
     told: dict[str, str] = {}
     keeper = BrokerKeeper(broker) if broker is not None else None
-    refused = _refused_run(settings)
+    code_keeper = CodeServerKeeper(code_server, settings.run_folder, lambda: answers(code_port))
+    listeners = [
+        Listener(code_server, code_server_answers(code_port), CODE_SERVER_SECONDS),
+        Listener(daemon, daemon_beats(settings.dagster_home), DAEMON_SECONDS),
+    ]
+    for listener in listeners:
+        listener.start()
+        running.callback(listener.stop)
     while not stop.wait(LOOK_SECONDS):
-        if (newly := _refused_run(settings)) != refused:
-            say("The code server launches no more runs; it is replaced")
-            code_server.replace()
-            refused = newly
+        code_keeper.look_after()
+        for listener in listeners:
+            listener.look_after()
         for service in services:
             service.look_after()
         if keeper is not None:
             keeper.look_after()
         _tell_changes(settings, told)
-
-
-def _refused_run(settings: Settings) -> str | None:
-    try:
-        return refusal_file(settings.run_folder).read_text()
-    except FileNotFoundError:
-        return None
 
 
 @contextlib.contextmanager
