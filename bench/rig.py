@@ -93,7 +93,7 @@ class Home:
         finally:
             sender.send_signal(signal.SIGINT)
             try:
-                sender.wait(60)
+                sender.wait(180)  # what the hub has not acknowledged yet is waited for
             finally:
                 sender.kill()
 
