@@ -20,6 +20,7 @@ from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.click_activity import click_activity, in_windows, windows_of
 from streaming.click_tables import CLICKS, WINDOWS, StaleDays, activity_lock
+from streaming.compilation import compiled
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
 
@@ -92,7 +93,8 @@ def restate_stale_days(spark: SparkSession, settings: Settings, *, now: datetime
     # A window may begin on the day before.
     of_days = any_of(days) | F.to_date("window_end").isin(sorted(days))
     windows = _windows_there(spark, settings).where(of_days | ~F.col("closed")).select(*WINDOW)
-    _restate(windows_of(clicks, _length(settings)).union(windows), settings, now)
+    with compiled(spark):
+        _restate(windows_of(clicks, _length(settings)).union(windows), settings, now)
     for day in days:
         stale.remove(day.isoformat())
     return True

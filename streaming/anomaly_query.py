@@ -22,6 +22,7 @@ from streaming.appended import Appended, rows_now
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
 from streaming.click_tables import CLICKS, RECORD, SCORES, StaleDays, scores_locked
+from streaming.compilation import compiled
 from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sources import table_rows
 
@@ -100,6 +101,7 @@ class _Scorer:
         still = judged.join(clicks, same, "left_semi")
         new = page_load_anomalies(clicks.join(judged, same, "left_anti"), model)
         self._context.check_lease()
-        replace_days(still.unionByName(new).coalesce(1), PAGE_LOAD_ANOMALIES, self._root, days)
+        with compiled(self._spark):
+            replace_days(still.unionByName(new).coalesce(1), PAGE_LOAD_ANOMALIES, self._root, days)
         for day in days:
             self._stale.remove(day.isoformat())

@@ -154,6 +154,7 @@ class StreamHost:
         # Spark is imported here, so that a host that may not run ends before the cost of it.
         from lake.commit import SchemaMismatch
         from streaming.checkpoints import CheckpointError
+        from streaming.compilation import interpret
         from streaming.queries import start_query
         from streaming.query_plan import QueryContext
         from streaming.session import clear_scratch, close_session, spark_session
@@ -161,6 +162,7 @@ class StreamHost:
         from streaming.work import WorkMeter
 
         spark = spark_session(self._settings, self._stream.name, self._kept_slots())
+        interpret(spark)  # until a batch has many rows
         _stop_on_signals(self.request_stop)  # again, because PySpark sets a handler of its own for SIGINT
         # The JVM holds the lease for as long as it lives; nothing here gives it back.
         lease = Lease.take(spark, self._files.lease, self._run_id)

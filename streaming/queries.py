@@ -15,6 +15,7 @@ from streaming.bronze import bronze_plan
 from streaming.catalog import BRONZE, HEARTBEAT, SENSORS, SILVER, QuerySpec, StreamSpec
 from streaming.checkpoints import CheckpointError, Generation, Offsets, QueryCheckpoints
 from streaming.clicks_query import clicks_plan
+from streaming.compilation import SMALL_BATCH, compiled, interpret
 from streaming.machine_queries import health_plan, malformed_plan, status_plan
 from streaming.query_plan import Planner, QueryContext, QueryPlan
 from streaming.sensor_queries import alerts_plan, samples_plan
@@ -33,9 +34,6 @@ PLANNERS: Mapping[tuple[str, str], Planner] = {
 
 
 TASKS = "spark.sql.shuffle.partitions"
-# After a batch of no more rows the next one is read by one task, and makes one file: beginning a task and a file takes
-# longer than reading so many.
-SMALL_BATCH = 5_000
 
 
 class StopRequested(Exception):
@@ -73,8 +71,12 @@ def start_query(
         writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
     else:
         writer = writer.trigger(processingTime=f"{round(query.trigger_seconds(settings) * 1000)} milliseconds")
+    begun = writer.option("checkpointLocation", checkpoints.location(generation))
     try:
-        return writer.option("checkpointLocation", checkpoints.location(generation)).start()
+        if plan.commit is None:
+            with compiled(spark):
+                return begun.start()
+        return begun.start()
     finally:
         spark.conf.set(TASKS, tasks)
 
@@ -87,10 +89,22 @@ def _in_batches(writer: DataStreamWriter, context: QueryContext, query: QuerySpe
         if context.stopping():
             raise StopRequested
         context.check_lease()
-        before = context.rows_of_last_batch(query.name) if plan.straight_from_hub else None
-        write(batch.coalesce(1) if before is not None and before <= SMALL_BATCH else batch, number)
+        small = _is_small(context, query)
+        if small is not None:
+            for session in (context.spark, batch.sparkSession):
+                interpret(session, small)
+        # Beginning a task and a file for each partition takes longer than reading few records with one.
+        write(batch.coalesce(1) if small and plan.straight_from_hub else batch, number)
 
     return writer.foreachBatch(commit)
+
+
+def _is_small(context: QueryContext, query: QuerySpec) -> bool | None:
+    """Whether its next batch has few rows, going by the last; so is the first. None where nobody watches."""
+    if context.rows_of_last_batch is None:
+        return None
+    before = context.rows_of_last_batch(query.name)
+    return before is None or before <= SMALL_BATCH
 
 
 def _into_hub(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:

@@ -24,8 +24,8 @@ class QueryContext:
     check_lease: Callable[[], None]
     """Does not return when this host may write no more."""
     now: datetime
-    rows_of_last_batch: Callable[[str], int | None] = lambda query: None
-    """Of a query; None before its first batch, or where nobody watches."""
+    rows_of_last_batch: Callable[[str], int | None] | None = None
+    """Of a query, None before its first batch; not there where nobody watches."""
 
     @classmethod
     def without_host(

@@ -12,15 +12,14 @@ from pyspark.sql import SparkSession
 from settings import Settings, SettingsError
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-# Ten times Java's own. Much of what a start runs, it runs so often that Java would compile it for the long run, which on
-# two cores took minutes of both; loops over many rows reach these too, within a batch.
+# Ten times Java's own. A start runs much code often enough for Java to compile it for the long run, which on two cores
+# took minutes of both. Loops over many rows get that far within a batch.
 COMPILED_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 JAVA_OPTIONS = (
-    f"-Duser.timezone=UTC -XX:+UseSerialGC {COMPILED_LATER} "
-    f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
+    f"-Duser.timezone=UTC -XX:+UseSerialGC {COMPILED_LATER} -Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
 )
 CLASS_ARCHIVE = "classes.jsa"
 SCRATCH = "tmp"

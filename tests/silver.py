@@ -22,6 +22,7 @@ from lake.tables import Table, bronze_table
 from settings import Settings, SilverSettings
 from streaming.catalog import SILVER
 from streaming.click_activity import click_activity
+from streaming.compilation import interpret
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
 
@@ -117,22 +118,16 @@ def assert_windows_follow(silver: Silver) -> None:
     assert found == exact
 
 
-# For batches of a few rows, compiling their plans takes longer than all else.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-
-
 @contextmanager
 def silver_in(spark: SparkSession, home: Path) -> Iterator[Silver]:
     made = Silver(spark, Settings(home=home, silver=SilverSettings(**AT_ONCE)))
-    for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)
+    interpret(spark)
     try:
         yield made
     finally:
         for query in made.running:
             query.stop()
-        for name in INTERPRETED:
-            spark.conf.unset(name)
+        interpret(spark, False)
 
 
 @contextmanager
@@ -153,9 +148,14 @@ def cut_off_after(appends: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def execute_job(home: Path, job: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    """In a run of its own, with clicks as slow as one likes."""
+    """In a run of its own, with clicks as slow as one likes; `config` is that of the op named as the job begins."""
+    return execute_ops(home, job, {job.partition("_")[0]: config})
+
+
+def execute_ops(home: Path, job: str, configs: dict[str, dict[str, Any]]) -> "subprocess.CompletedProcess[str]":
+    """The same, with the configuration of each op."""
     file, dagster_home = home / "config.json", home / "dagster"
-    file.write_text(json.dumps({"ops": {job.partition("_")[0]: {"config": config}}}))
+    file.write_text(json.dumps({"ops": {op: {"config": config} for op, config in configs.items()}}))
     dagster_home.mkdir(exist_ok=True)
     chosen = {"TIDEWATCH_HOME": str(home), "TIDEWATCH_SILVER_LONGEST_PAGE_SECONDS": "9999"}
     return subprocess.run(
