@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from lake.anomalies import PAGE_LOAD_ANOMALIES
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
 from lake.tables import Table, bronze_table
 
@@ -69,6 +71,43 @@ def click_books(lake_root: str, next_version: int | None) -> Books:
 def newest_click(lake_root: str) -> datetime | None:
     """The time of the newest click in silver."""
     return _newest(CLICKS, lake_root)
+
+
+def clicks_since(lake_root: str, day: date) -> int:
+    """How many clicks silver has from that day on."""
+    return sum(count for each, count in _by_day(CLICKS, lake_root).items() if each and each >= day)
+
+
+def page_load_times(lake_root: str, since: datetime, about: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Of clicks from then on: all, or evenly spread over them about so many; reads the clicks."""
+    table = _opened(CLICKS, lake_root)
+    if table is None:
+        return np.empty(0)
+    wanted = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
+    wanted &= ds.field("page_loading_seconds").is_valid()
+    dataset = table.to_pyarrow_dataset()
+    every = max(1, dataset.count_rows(filter=wanted) // about)
+    batches = dataset.scanner(columns=["page_loading_seconds"], filter=wanted).to_batches()
+    return np.concatenate([np.empty(0), *(batch.column(0).to_numpy()[::every] for batch in batches)])
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """Clicks by day that the model has not judged though the stream has read them, and scores that no click has."""
+
+    missing: dict[Day, int]
+    surplus: dict[Day, int]
+
+
+def unjudged_clicks(lake_root: str, next_version: int) -> Unjudged:
+    """`next_version` is the version of clicks that the query which judges them reads next."""
+    # Scores are looked at after what was read and before all clicks, as in `click_books`.
+    read = _by_day(CLICKS, lake_root, next_version - 1) if next_version else {}
+    scores = _by_day(PAGE_LOAD_ANOMALIES, lake_root)
+    there = _by_day(CLICKS, lake_root)
+    missing = {day: count - scores.get(day, 0) for day, count in read.items()}
+    surplus = {day: count - there.get(day, 0) for day, count in scores.items()}
+    return Unjudged(*({day: count for day, count in each.items() if count > 0} for each in (missing, surplus)))
 
 
 def newest_window(lake_root: str) -> datetime | None:

@@ -100,6 +100,12 @@ def replace_days(
     _replace(rows, table, lake_root, sql_any_of(days), as_batch)
 
 
+def replace_where(rows: DataFrame, table: Table, lake_root: str, where: str) -> None:
+    """Puts the rows in the place of all that the table has where a condition on its partitions holds, as it has to for
+    all of them."""
+    _replace(rows, table, lake_root, where, None)
+
+
 def replace_all(rows: DataFrame, table: Table, lake_root: str, as_batch: tuple[str, int] | None = None) -> None:
     """Puts the rows in the place of all that the table has."""
     _replace(rows, table, lake_root, None, as_batch)

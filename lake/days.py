@@ -36,6 +36,11 @@ def bytes_by_day(spark: SparkSession, table: Table, lake_root: str, where: str |
     return dict(found)
 
 
+def files_for(size: int, most_mb: int) -> int:
+    """How many files of at most so much to write for what takes about this many bytes."""
+    return max(1, -(-size // (most_mb * MB)))
+
+
 def slices(sizes: Mapping[Day, int], most_mb: int) -> list[set[Day]]:
     """The days in their order, so many together as have no more than that, or a single one that has more."""
     found: list[set[Day]] = []

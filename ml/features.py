@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 # Pages may load in no time at all.
 LEAST_SECONDS = 0.001
 

@@ -34,7 +34,7 @@ class ModelWatch:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._current: Record | str | None = None
+        self._current: Record | str | None = "nobody looked yet"
         self._found = InUse(None, None)
 
     def look(self) -> InUse:

@@ -1,7 +1,9 @@
 """The model: data, never code. A JSON file with centroids, scaling and thresholds, checked whenever it is read."""
 
+import itertools
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -11,11 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 FORMAT = 1
 LARGEST_FILE = 2**20
 MOST_CLUSTERS, MOST_FEATURES = 64, 16
+MOST_EDGES = 99
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+"""Of a version or a sample: it is also that of a file or folder."""
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
 
 
 class ModelRefused(Exception):
@@ -34,6 +39,23 @@ class Cluster(BaseModel):
     """Of the clicks that it was trained on."""
 
 
+class Histogram(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    edges: Annotated[list[Finite], Field(min_length=1, max_length=MOST_EDGES)]
+    """Between the bins, each edge belonging to the bin below it."""
+    shares: list[Share]
+    """Of all values in each bin."""
+
+    @model_validator(mode="after")
+    def _bins_fit(self) -> Self:
+        if len(self.shares) != len(self.edges) + 1:
+            raise ValueError(f"a histogram has {len(self.shares)} shares for {len(self.edges)} edges")
+        if any(low >= high for low, high in itertools.pairwise(self.edges)):
+            raise ValueError("edges of a histogram are not in their order")
+        return self
+
+
 class Training(BaseModel):
     """What the model was made of, so that it can be made again."""
 
@@ -42,9 +64,12 @@ class Training(BaseModel):
     table: str
     table_version: Annotated[int, Field(ge=0)]
     rows: Annotated[int, Field(ge=1)]
-    first_day: str
-    last_day: str
+    since: str
+    until: str
     seed: int
+    sample_seed: int
+    sample_rows: Annotated[int, Field(ge=1)]
+    """How many clicks were asked for, those included that were held out."""
     contamination: Share
     clusters_tried: Annotated[list[int], Field(max_length=MOST_CLUSTERS)]
 
@@ -58,6 +83,8 @@ class Model(BaseModel):
     features: Annotated[list[str], Field(min_length=1, max_length=MOST_FEATURES)]
     means: list[Finite]
     deviations: list[Positive]
+    histograms: list[Histogram]
+    """Of each feature in what it was trained on, by which drift is seen."""
     clusters: Annotated[list[Cluster], Field(min_length=1, max_length=MOST_CLUSTERS)]
     training: Training
     metrics: dict[str, Finite]
@@ -65,9 +92,9 @@ class Model(BaseModel):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         width = len(self.features)
-        for name, found in (("means", len(self.means)), ("deviations", len(self.deviations))):
-            if found != width:
-                raise ValueError(f"{name} has {found} numbers for {width} features")
+        for name, found in (("means", self.means), ("deviations", self.deviations), ("histograms", self.histograms)):
+            if len(found) != width:
+                raise ValueError(f"{name} has {len(found)} entries for {width} features")
         for number, cluster in enumerate(self.clusters):
             if len(cluster.centroid) != width:
                 raise ValueError(f"cluster {number} has {len(cluster.centroid)} numbers for {width} features")

@@ -5,17 +5,16 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from ml.model import Model, ModelRefused
+from ml.model import NAME, Model, ModelRefused
 
-MODEL_FILE, RECORD_FILE = "model.json", "record.json"
-VERSION = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+MODEL_FILE, RECORD_FILE, EVALUATION_FILE = "model.json", "record.json", "evaluation.json"
 
 
 class RegistryError(Exception):
@@ -33,8 +32,8 @@ class Record:
 
 
 class Registry:
-    """Below its folder: `versions/NAME/` with the model and the record of its making, `current.json`, and
-    `promotions.jsonl` with all that ever became current, the newest last."""
+    """Below its folder: `versions/NAME/` with the model, the record of its making and its last evaluation,
+    `current.json`, and `promotions.jsonl` with all that ever became current, the newest last."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,17 +60,40 @@ class Registry:
         """Of all models, in the order of their making."""
         if not self._versions.is_dir():
             return []
-        names = sorted(entry.name for entry in self._versions.iterdir() if VERSION.fullmatch(entry.name))
+        names = sorted(entry.name for entry in self._versions.iterdir() if NAME.fullmatch(entry.name))
         return sorted((self._record(name) for name in names), key=lambda record: (record.at, record.version))
 
     def model(self, version: str) -> Model:
-        if not VERSION.fullmatch(version) or not (self._versions / version).is_dir():
+        if not NAME.fullmatch(version) or not (self._versions / version).is_dir():
             known = ", ".join(record.version for record in self.versions()[-5:]) or "none"
             raise RegistryError(f"There is no model {version}. The newest ones: {known}.")
         model = Model.read(self._versions / version / MODEL_FILE)
         if model.version != version:
             raise ModelRefused(f"The model {version} is refused: its file says that it is {model.version}.")
         return model
+
+    def note_evaluation(self, version: str, evaluation: dict[str, Any]) -> None:
+        """What was found of a version, in the place of what was found before."""
+        self.model(version)
+        _replace(self._versions / version / EVALUATION_FILE, json.dumps(evaluation))
+
+    def evaluation(self, version: str) -> dict[str, Any] | None:
+        """None where it was never evaluated."""
+        try:
+            found: dict[str, Any] = json.loads((self._versions / version / EVALUATION_FILE).read_text())
+            return found
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Of every version that can be read, in the order of their making: those of its training and evaluation."""
+        found = {}
+        for record in self.versions():
+            with contextlib.suppress(ModelRefused):
+                evaluated = (self.evaluation(record.version) or {}).items()
+                numbers = {name: float(value) for name, value in evaluated if isinstance(value, int | float)}
+                found[record.version] = {**self.model(record.version).metrics, **numbers}
+        return found
 
     def current(self) -> Record | None:
         """None until a version was promoted."""
@@ -82,9 +104,25 @@ class Registry:
         except (ValueError, TypeError, OSError) as error:
             raise RegistryError(f"{self._current} can't be read ({error}): promote a version anew.") from None
 
+    def current_or_none(self) -> Record | None:
+        """None also where nobody can tell."""
+        try:
+            return self.current()
+        except RegistryError:
+            return None
+
     def promote(self, version: str, by: str, why: str, now: datetime) -> Model:
         """Makes a version current, if it can be read."""
         with self._locked():
+            return self._promote(version, by, why, now)
+
+    def promote_after(self, present: Record | None, version: str, by: str, why: str, now: datetime) -> Model:
+        """The same, if what is current is still what it was when it was decided."""
+        with self._locked():
+            current = self.current_or_none()
+            if current != present:
+                told = f"{current.by} made {current.version} current" if current else "what was current is gone"
+                raise RegistryError(f"{version} is not made current: meanwhile {told} ({current and current.why}).")
             return self._promote(version, by, why, now)
 
     def roll_back(self, by: str, why: str, now: datetime) -> Model:
@@ -99,24 +137,28 @@ class Registry:
             return self._promote(earlier[-1], by, why, now)
 
     def promotions(self) -> list[Record]:
-        """The newest last."""
+        """The newest last. Lines that were cut short when the machine went down are passed over."""
         try:
             lines = self._promotions.read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [Record(**json.loads(line)) for line in lines]
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):
+                found.append(Record(**json.loads(line)))
+        return found
 
     def _promote(self, version: str, by: str, why: str, now: datetime) -> Model:
         model = self.model(version)
         text = json.dumps(asdict(Record(version, by, why, now.isoformat())))
-        with self._promotions.open("a") as opened:
-            opened.write(f"{text}\n")
+        _replace(self._current, text)
+        with self._promotions.open("ab+") as opened:
+            if opened.tell():
+                opened.seek(-1, os.SEEK_END)
+            cut_short = opened.read(1) not in (b"", b"\n")
+            opened.write(("\n" if cut_short else "").encode() + text.encode() + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
-        beside = self._current.with_name(f".current.{os.getpid()}")
-        _write(beside, text)
-        beside.replace(self._current)
-        _sync(self._folder)
         return model
 
     def _record(self, version: str) -> Record:
@@ -124,7 +166,7 @@ class Registry:
         try:
             return Record(**json.loads(file.read_text()))
         except (ValueError, TypeError, OSError) as error:
-            raise RegistryError(f"{file} can't be read: {error}.") from None
+            return Record(version, "unknown", f"{file} can't be read: {error}", "")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -139,6 +181,13 @@ def _write(file: Path, text: str) -> None:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def _replace(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.stem}.{os.getpid()}")
+    _write(beside, text)
+    beside.replace(file)
+    _sync(file.parent)
 
 
 def _sync(folder: Path) -> None:

@@ -1,10 +1,7 @@
 """A job that makes silver's tables of clicks anew from bronze."""
 
-from datetime import date
-
 from dagster import (
     AssetObservation,
-    Config,
     Failure,
     JobDefinition,
     MetadataValue,
@@ -15,24 +12,17 @@ from dagster import (
 from pydantic import Field
 
 from assets.batch_spark import BatchSpark
+from assets.days_config import DaysConfig
 from assets.streams import table_key
 from orchestration import tags
 from orchestration.worker import noting_executor
 from settings import load_settings
-from streaming.click_rebuild import Days, RebuildRefused, Rebuilt, rebuild_clicks
+from streaming.click_rebuild import RebuildRefused, Rebuilt, rebuild_clicks
 from streaming.click_tables import CLICKS, REFUSALS
 
 
-class RebuildConfig(Config):
-    first_day: str | None = Field(None, description="Only days (UTC) from this one on, like 2026-03-01")
-    last_day: str | None = Field(None, description="Only days up to this one; with neither, all of silver is rebuilt")
+class RebuildConfig(DaysConfig):
     dry_run: bool = Field(False, description="Only make and compare the shadow tables, and leave them for a look")
-
-    def days(self) -> Days:
-        first, last = _day("first_day", self.first_day), _day("last_day", self.last_day)
-        if first and last and first > last:
-            raise Failure(f"first_day {first} is after last_day {last}.")
-        return Days(first, last)
 
 
 def rebuild_job() -> JobDefinition:
@@ -59,15 +49,6 @@ def rebuild_job() -> JobDefinition:
         rebuild()
 
     return rebuild_silver
-
-
-def _day(name: str, text: str | None) -> date | None:
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise Failure(f"{name} is {text!r}, which is no day: write it like 2026-03-01.") from None
 
 
 def _told(done: Rebuilt, dry_run: bool) -> str:

@@ -1,7 +1,5 @@
 """A job that takes records out of quarantine which pass by today's schema and rules."""
 
-from datetime import UTC, datetime
-
 from dagster import (
     AssetObservation,
     Config,
@@ -15,6 +13,7 @@ from dagster import (
 from pydantic import Field
 
 from assets.batch_spark import BatchSpark
+from assets.days_config import time_of
 from assets.streams import table_key
 from lake.silver import CLICK_QUARANTINE
 from orchestration import tags
@@ -34,7 +33,7 @@ class ReplayConfig(Config):
     def choice(self) -> Choice:
         if unknown := sorted(set(self.reasons) - set(reasons())):
             raise Failure(f"There is no reason {', '.join(unknown)}: there are {', '.join(reasons())}.")
-        return Choice(self.reasons, _time("since", self.since), _time("until", self.until))
+        return Choice(self.reasons, time_of("since", self.since), time_of("until", self.until))
 
 
 def replay_job() -> JobDefinition:
@@ -61,17 +60,6 @@ def replay_job() -> JobDefinition:
         replay()
 
     return replay_quarantine
-
-
-def _time(name: str, text: str | None) -> datetime | None:
-    """Without a zone it is in UTC."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise Failure(f"{name} is {text!r}, which is no time: write it like 2026-03-01 or 2026-03-01T12:00Z.") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _told(done: Replayed, dry_run: bool) -> str:

@@ -2,6 +2,7 @@
 
 from settings.load import SettingsError, load_settings
 from settings.model import (
+    AnomalySettings,
     BronzeSettings,
     DagsterSettings,
     HeartbeatSettings,
@@ -14,6 +15,7 @@ from settings.model import (
 )
 
 __all__ = [
+    "AnomalySettings",
     "BronzeSettings",
     "DagsterSettings",
     "HeartbeatSettings",

@@ -185,6 +185,21 @@ class SilverSettings(SettingsGroup):
         return fields
 
 
+class AnomalySettings(SettingsGroup):
+    """When the model that judges page load times is trained anew by itself."""
+
+    first_clicks: int = setting(5_000, "The first model is trained once a week has so many clicks", ge=200)
+    most_drift: float = setting(
+        0.2, "A larger population stability index of the last hour's page load times asks for training anew", gt=0
+    )
+    most_flagged_drift: float = setting(
+        0.03, "So does a larger one of the share of clicks that is flagged: three times as many, or none", gt=0
+    )
+    retrain_hours: float = setting(
+        6, "How long after a training drift asks for the next at the earliest, which is of the clicks since then", gt=0
+    )
+
+
 class HeartbeatSettings(SettingsGroup):
     """When a machine is taken for unhealthy, and how soon that is seen."""
 
@@ -344,6 +359,7 @@ class Settings(BaseSettings):
     stream: StreamSettings = StreamSettings()
     bronze: BronzeSettings = BronzeSettings()
     silver: SilverSettings = SilverSettings()
+    anomaly: AnomalySettings = AnomalySettings()
     heartbeat: HeartbeatSettings = HeartbeatSettings()
     sensors: SensorSettings = SensorSettings()
     supervisor: SupervisorSettings = SupervisorSettings()

@@ -3,7 +3,7 @@ batch begins.
 
 Records that were judged before are left out of a batch, so that clicks may be read again at any time. That makes room
 for two things: clicks that come while there is no model are judged once there is one, and days whose clicks were
-rebuilt are put right. Both are noted as days whose scores are stale.
+rebuilt are put right. Both are noted as days whose scores are stale, and done with the next batch or the next start.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from lake.anomalies import PAGE_LOAD_ANOMALIES
 from lake.commit import replace_days
-from lake.days import any_of, bytes_by_day, slices, sql_any_of
+from lake.days import any_of, bytes_by_day, files_for, slices, sql_any_of
 from lake.tables import Table
 from ml.in_use import ModelWatch
 from ml.model import Model
@@ -97,11 +97,12 @@ class _Scorer:
         days = [day for day in first if day is not None]
         clicks = rows_now(self._spark, CLICKS, self._root).where(any_of(days)).select(*OF_CLICKS)
         judged = rows_now(self._spark, PAGE_LOAD_ANOMALIES, self._root).where(any_of(days))
-        same = [judged[name].eqNullSafe(clicks[name]) for name in (*RECORD, "page_loading_seconds")]
+        same = [judged[name].eqNullSafe(clicks[name]) for name in OF_CLICKS]
         still = judged.join(clicks, same, "left_semi")
         new = page_load_anomalies(clicks.join(judged, same, "left_anti"), model)
         self._context.check_lease()
         with compiled(self._spark):
-            replace_days(still.unionByName(new).coalesce(1), PAGE_LOAD_ANOMALIES, self._root, days)
+            files = files_for(sum(sizes.get(day, 0) for day in days), self._context.settings.silver.max_mb)
+            replace_days(still.unionByName(new).coalesce(files), PAGE_LOAD_ANOMALIES, self._root, days)
         for day in days:
             self._stale.remove(day.isoformat())

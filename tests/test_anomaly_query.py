@@ -10,7 +10,7 @@ from delta import DeltaTable
 
 from lake.anomalies import PAGE_LOAD_ANOMALIES
 from ml.features import CURRENT
-from ml.model import FORMAT, Cluster, Model, Training, judge
+from ml.model import FORMAT, Cluster, Histogram, Model, Training, judge
 from ml.registry import MODEL_FILE, Registry
 from streaming.click_tables import note_stale_days
 from tests.silver import CLICKS, START, Silver, click
@@ -31,6 +31,7 @@ def model(version: str, threshold: float = 2.0) -> Model:
         features=list(CURRENT.names),
         means=[0.0],
         deviations=[1.0],
+        histograms=[Histogram(edges=[0.0], shares=[0.5, 0.5])],
         clusters=[
             Cluster(centroid=[0.0], threshold=threshold, share=0.9),
             Cluster(centroid=[9.0], threshold=threshold, share=0.1),
@@ -39,9 +40,11 @@ def model(version: str, threshold: float = 2.0) -> Model:
             table="silver/clicks",
             table_version=0,
             rows=100,
-            first_day="2026-03-01",
-            last_day="2026-03-01",
+            since="2026-03-01",
+            until="2026-03-01",
             seed=1,
+            sample_seed=1,
+            sample_rows=125,
             contamination=0.01,
             clusters_tried=[2],
         ),

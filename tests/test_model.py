@@ -16,6 +16,7 @@ FIELDS: dict[str, Any] = {
     "features": ["log_page_loading_seconds"],
     "means": [0.5],
     "deviations": [2.0],
+    "histograms": [{"edges": [-0.5, 0.5], "shares": [0.3, 0.4, 0.3]}],
     "clusters": [
         {"centroid": [-1.0], "threshold": 0.5, "share": 0.6},
         {"centroid": [1.0], "threshold": 1.5, "share": 0.4},
@@ -24,9 +25,11 @@ FIELDS: dict[str, Any] = {
         "table": "silver/clicks",
         "table_version": 7,
         "rows": 1000,
-        "first_day": "2026-01-01",
-        "last_day": "2026-01-07",
+        "since": "2026-01-01",
+        "until": "2026-01-07",
         "seed": 1,
+        "sample_seed": 1,
+        "sample_rows": 1250,
         "contamination": 0.01,
         "clusters_tried": [1, 2],
     },
@@ -65,10 +68,18 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a path for a version": (changed(version="../../etc"), "version: String should match"),
     "no cluster": (changed(clusters=[]), "clusters: List should have at least 1 item"),
     "many clusters": (changed(clusters=FIELDS["clusters"] * 40), "clusters: List should have at most 64 items"),
-    "another shape": (changed(means=[0.5, 1.0]), "means has 2 numbers for 1 features"),
+    "another shape": (changed(means=[0.5, 1.0]), "means has 2 entries for 1 features"),
     "a centroid of another shape": (
         changed(clusters=[{"centroid": [1.0, 2.0], "threshold": 1.0, "share": 1.0}]),
         "cluster 0 has 2 numbers for 1 features",
+    ),
+    "edges out of order": (
+        changed(histograms=[{"edges": [1.0, 1.0], "shares": [0.3, 0.3, 0.4]}]),
+        "edges of a histogram are not in their order",
+    ),
+    "too few shares": (
+        changed(histograms=[{"edges": [1.0, 2.0], "shares": [0.3, 0.7]}]),
+        "a histogram has 2 shares for 2 edges",
     ),
     "no threshold": (changed(clusters=[{"centroid": [1.0], "share": 1.0}]), "clusters.0.threshold: Field required"),
     "a threshold of 0": (

@@ -23,6 +23,8 @@ def calls() -> list[str]:
 def test_a_call_in_the_readme_is_understood(call: str) -> None:
     name, *arguments = shlex.split(call)
     command = tidewatch.commands[name]
+    if isinstance(command, click.Group):
+        command = command.commands[arguments.pop(0)]
     with click.Context(command) as context:
         command.make_parser(context).parse_args(list(arguments))
 

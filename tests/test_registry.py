@@ -110,3 +110,41 @@ def test_readers_never_see_a_part_while_others_promote(registry: Registry, tmp_p
     assert len(registry.promotions()) == 61 and seen
     last = json.loads((tmp_path / "models" / "current.json").read_text())
     assert last == vars(registry.promotions()[-1])
+
+
+def test_a_line_that_was_cut_short_and_a_damaged_record_stop_nobody(registry: Registry, tmp_path: Path) -> None:
+    registry.promote("m-1", "anna", "first", NOW)
+    with (tmp_path / "models" / "promotions.jsonl").open("a") as opened:
+        opened.write('{"version": "m-2", "by')
+    registry.promote("m-3", "bert", "better", NOW)
+    assert [record.version for record in registry.promotions()] == ["m-1", "m-3"]
+    assert registry.roll_back("carl", "worse", NOW).version == "m-1"
+    (tmp_path / "models" / "versions" / "m-2" / "record.json").write_text("{")
+    damaged = next(record for record in registry.versions() if record.version == "m-2")
+    assert "can't be read" in damaged.why
+
+
+def test_a_promotion_that_a_person_made_meanwhile_stays(registry: Registry) -> None:
+    registry.promote("m-1", "anna", "first", NOW)
+    present = registry.current()
+    registry.promote("m-2", "bert", "I know better", NOW)
+    with pytest.raises(RegistryError, match=r"meanwhile bert made m-2 current \(I know better\)"):
+        registry.promote_after(present, "m-3", "a run", "it does no worse", NOW)
+    assert registry.promote_after(registry.current(), "m-3", "a run", "it does no worse", NOW).version == "m-3"
+
+
+def test_a_promotion_that_was_cut_off_before_it_was_noted_counts(registry: Registry, tmp_path: Path) -> None:
+    registry.promote("m-1", "anna", "first", NOW)
+    registry.promote("m-2", "bert", "better", NOW)
+    notes = tmp_path / "models" / "promotions.jsonl"
+    notes.write_text(notes.read_text().splitlines()[0] + "\n")
+    assert registry.roll_back("carl", "worse", NOW).version == "m-1"
+
+
+def test_what_an_evaluation_found_is_kept_beside_the_model(registry: Registry) -> None:
+    assert registry.evaluation("m-1") is None
+    registry.note_evaluation("m-1", {"share_flagged": 0.25, "reason": "it is the first"})
+    registry.note_evaluation("m-1", {"share_flagged": 0.5, "reason": "it is the first", "precision": None})
+    assert registry.metrics()["m-1"] == {"silhouette": 0.5, "share_flagged": 0.5}
+    with pytest.raises(RegistryError, match="no model m-9"):
+        registry.note_evaluation("m-9", {})

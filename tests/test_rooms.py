@@ -53,6 +53,18 @@ def test_these_rooms_build_no_dataframe(room: str) -> None:
     assert not [module for _, module in imports(room) if module.split(".")[0] in {"pyspark", "delta", "pandas"}]
 
 
+def test_nobody_reads_or_writes_code_as_data() -> None:
+    """Models are JSON: loading a pickle runs whatever is in it."""
+    forbidden = {"pickle", "joblib", "cloudpickle", "dill", "marshal", "shelve"}
+    wrong = [
+        f"{file.relative_to(REPOSITORY)} imports {module}"
+        for room in MAY_IMPORT
+        for file, module in imports(room)
+        if forbidden & set(module.split("."))
+    ]
+    assert not wrong
+
+
 def test_every_room_is_listed_here() -> None:
     rooms = {file.parent.name for file in REPOSITORY.glob("*/__init__.py")} - {"tests"}
     assert rooms == set(MAY_IMPORT)

@@ -2,27 +2,42 @@
 
 import json
 import random
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-import hub.traffic.clicks
 from hub.traffic.clicks import Clicks
 from ml.features import CURRENT, Numbers
 from ml.model import Model, ModelRefused, Training, judge
+from ml.sample import TooFewRows
 from ml.scoring import score
-from ml.training import Plan, TooFewRows, train
+from ml.training import Plan, train
 
+REPOSITORY = Path(__file__).parents[1]
+MILLION = """
+import resource
+import numpy as np
+from ml.training import Plan, train
+from tests.test_training import SOURCE
+seconds = np.random.default_rng(1).lognormal(0, 0.5, 1_000_000)
+train(seconds, Plan("m-1", range(1, 7), 0.01, seed=1), SOURCE)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
 SOURCE = Training(
     table="silver/clicks",
     table_version=1,
     rows=1,
-    first_day="2026-01-01",
-    last_day="2026-01-02",
+    since="2026-01-01",
+    until="2026-01-02",
     seed=7,
+    sample_seed=1,
+    sample_rows=125,
     contamination=0.01,
     clusters_tried=[1, 2, 3],
 )
@@ -44,9 +59,8 @@ def flagged(model: Model, seconds: Numbers) -> np.ndarray[Any, np.dtype[np.bool_
 
 
 @pytest.mark.parametrize("clusters", [(1,), (2,), (4,), (6,), (1, 2, 3, 4, 6)])
-def test_it_finds_anomalies_that_it_has_not_seen(clusters: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_anomalies_that_it_has_not_seen(clusters: tuple[int, ...]) -> None:
     """With any number of clusters: anomalies never become one of them."""
-    monkeypatch.setattr(hub.traffic.clicks, "ANOMALY_SHARE", 0.01)
     model = train(traffic(20_000, 1)[0], plan(clusters=clusters), SOURCE)
     seconds, anomalous = traffic(20_000, 2)
     found = flagged(model, seconds)
@@ -76,6 +90,30 @@ def test_few_rows_or_equal_ones() -> None:
         train(np.ones(99), plan(), SOURCE)
     model = train(np.ones(1000), plan(clusters=(1,)), SOURCE)
     assert flagged(model, np.array([1.0, 1.001])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [20.0], [0.0, 0.0, 0.0, 5.0]])
+def test_times_that_are_the_same_are_no_anomalies_to_spark_either(spark: SparkSession, values: list[float]) -> None:
+    """Where the furthest click lies on the threshold, it is not beyond it by rounding."""
+    seconds = np.array(values * 400)
+    model = train(seconds, plan(clusters=(1, 2), contamination=0.0), SOURCE)
+    rows = spark.createDataFrame([(value,) for value in values], "page_loading_seconds DOUBLE")
+    judged = rows.selectExpr(f"{score(model)} AS score").selectExpr("score.distance > score.threshold").collect()
+    assert not any(row[0] for row in judged) and not flagged(model, seconds).any()
+    assert model.metrics["share_flagged"] == 0
+
+
+def test_one_far_click_and_many_clusters_are_no_trouble() -> None:
+    model = train(np.array([1.0] * 20_000 + [1000.0]), plan(clusters=(1, 2), contamination=0.0), SOURCE)
+    assert np.isfinite(model.metrics["silhouette"])
+    with pytest.raises(TooFewRows, match="51 clicks are too few for 60 clusters"):
+        train(traffic(100, 1)[0], plan(clusters=(60,), contamination=0.49), SOURCE)
+
+
+@pytest.mark.slow
+def test_a_million_clicks_need_little_memory() -> None:
+    told = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert float(told.stdout) < 1500
 
 
 def test_spark_scores_as_the_reference_does(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ BROWSERS = {
 PLATFORMS = {"windows": 34, "macos": 14, "ios": 22, "android": 27, "linux": 3}
 MEDIAN_LOAD_SECONDS = {"windows": 0.9, "macos": 0.7, "ios": 1.1, "android": 1.6, "linux": 0.8}
 LOAD_SPREAD = 0.45
-ANOMALY_SHARE = 0.005
+ANOMALY_SHARE = 0.01
 RELATED_COUNTS = {0: 30, 1: 30, 2: 20, 3: 12, 4: 6, 5: 2}
 
 

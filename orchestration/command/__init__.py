@@ -152,6 +152,48 @@ def machine(name: str, as_json: bool) -> None:
     click.echo(to_json(found) if as_json else as_report(found))
 
 
+@tidewatch.group()
+def model() -> None:
+    """The models that judge page load times."""
+
+
+@model.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+def list_models(as_json: bool) -> None:
+    """All models, the oldest first; a star marks the current one."""
+    from orchestration.command.model import as_report, models, to_json
+
+    found = models(settings_or_exit())
+    click.echo(to_json(found) if as_json else as_report(found))
+
+
+@model.command()
+@click.argument("version")
+@click.option("--why", required=True, help="The reason, for those who look later.")
+def promote(version: str, why: str) -> None:
+    """Make a model current; no stream is restarted."""
+    from orchestration.command.model import ModelError
+    from orchestration.command.model import promote as promote_model
+
+    try:
+        click.echo(promote_model(settings_or_exit(), version, why))
+    except ModelError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@model.command("roll-back")
+@click.option("--why", required=True, help="The reason, for those who look later.")
+def roll_back(why: str) -> None:
+    """Make current what was so before the present one."""
+    from orchestration.command.model import ModelError
+    from orchestration.command.model import roll_back as roll_model_back
+
+    try:
+        click.echo(roll_model_back(settings_or_exit(), why))
+    except ModelError as error:
+        raise click.ClickException(str(error)) from None
+
+
 @tidewatch.command("accept-loss")
 @click.argument("stream")
 @click.argument("query")
