@@ -98,7 +98,7 @@ def every_click_judged(settings: Settings) -> AssetCheckResult:
         *(f"{count:,} clicks of {day} are not judged" for day, count in found.missing.items()),
         *(f"{count:,} scores of {day} are of no click, or there twice" for day, count in found.surplus.items()),
     ]
-    cure = " Those of days that were put off or rebuilt are judged with the next clicks that come, or the next start."
+    cure = " Those of days that were put off or rebuilt are judged within minutes; the check stream_health says more."
     return AssetCheckResult(
         passed=not problems,
         severity=AssetCheckSeverity.WARN,

@@ -32,8 +32,14 @@ def activity_plan(context: QueryContext, query: QuerySpec, generation: Generatio
     assert isinstance(query.source, Table)
     bring_up_to_date(spark, query.table, settings.lake_root)
     refuse_other_windows(spark, settings)
-    with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):
-        restate_stale_days(spark, settings, now=datetime.now(UTC))  # its next batch may be long in coming
+
+    def catch_up() -> None:
+        with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):
+            context.check_lease()
+            restate_stale_days(spark, settings, now=datetime.now(UTC))
+
+    catch_up()
+    context.do_between_batches(query.name, catch_up)  # its next batch may be long in coming
 
     def commit(batch: DataFrame, number: int) -> None:
         with tables_locked(spark, activity_lock(settings), settings.silver.lock_seconds, context.check_lease):

@@ -3,7 +3,7 @@ batch begins.
 
 Records that were judged before are left out of a batch, so that clicks may be read again at any time. That makes room
 for two things: clicks that come while there is no model are judged once there is one, and days whose clicks were
-rebuilt are put right. Both are noted as days whose scores are stale, and done with the next batch or the next start.
+rebuilt are put right. Both are noted as days whose scores are stale, and done with the next batch or soon without one.
 """
 
 import logging
@@ -35,7 +35,8 @@ def anomalies_plan(context: QueryContext, query: QuerySpec, generation: Generati
     settings, spark = context.settings, context.spark
     assert isinstance(query.source, Table)
     scorer = _Scorer(context, generation)
-    scorer.catch_up()  # its next batch may be long in coming
+    scorer.catch_up()
+    context.do_between_batches(query.name, scorer.catch_up)  # its next batch may be long in coming
     rows = table_rows(
         spark, query.source, settings.lake_root, starts_at=generation.starts_at, max_mb=settings.silver.max_mb
     )

@@ -23,6 +23,7 @@ from lake.tables import Table
 from processes.identity import ProcessIdentity
 from settings import Settings, SettingsError
 from streaming.catalog import StreamSpec
+from streaming.chores import Chores
 from streaming.echoes import Pulsed, listen
 from streaming.failures import Failure, FailureClass, StreamFailed, classify
 from streaming.files import StreamFiles
@@ -177,6 +178,7 @@ class StreamHost:
             return
         self._check_slots(spark, partitions)
         progress.phase(STARTING)
+        chores = Chores()
         context = QueryContext(
             spark,
             self._settings,
@@ -186,6 +188,7 @@ class StreamHost:
             partial(check_or_end, lease),
             datetime.now(UTC),
             progress.rows_of_last_batch,
+            chores.add,
         )
         progress.listen(spark)
         kept = retention_seconds(connection, set(self._stream.hubs)) if self._stream.hubs else {}
@@ -206,6 +209,7 @@ class StreamHost:
         self._watch_sources(spark, connection, partitions, progress)
         self._listen_to_echoes(connection, partitions, progress)
         pulses = self._start_pulses(connection)
+        chores.start()
         meter, alive_at = WorkMeter(spark.sparkContext), 0.0
         while not self._stop.wait(LOOK_SECONDS):
             for query in queries:
@@ -226,6 +230,7 @@ class StreamHost:
                 progress.alive(*(query.name for query in queries if meter.got_on(query)))
                 alive_at = time.monotonic()
         progress.phase(STOPPING)
+        chores.stop()
         if pulses is not None:
             pulses.stop()
         # Calls that wait for a JVM which is ending are cut off, and py4j tells of each at length.

@@ -26,6 +26,8 @@ class QueryContext:
     now: datetime
     rows_of_last_batch: Callable[[str], int | None] | None = None
     """Of a query, None before its first batch; not there where nobody watches."""
+    do_between_batches: Callable[[str, Callable[[], None]], None] = lambda query, chore: None
+    """Has a query's chore done now and then, also when no batch comes. By nobody where there is no host."""
 
     @classmethod
     def without_host(

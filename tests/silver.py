@@ -70,13 +70,14 @@ class Silver:
         append_once(frame, BRONZE, self.settings.lake_root, "test", self.sent)
         self.sent += len(bodies)
 
-    def start(self, name: str = "clicks", *, until_done: bool = False) -> StreamingQuery:
+    def start(self, name: str = "clicks", *, until_done: bool = False, **context_fields: Any) -> StreamingQuery:
         context = QueryContext.without_host(
             self.spark,
             self.settings,
             HubConnection("unused:1"),
             {},
         )
+        context = replace(context, **context_fields)
         query = start_query(context, SILVER, replace(QUERIES[name], plan=self.plan), until_done=until_done)
         self.running.append(query)
         return query

@@ -1,6 +1,7 @@
 """Clicks judged by the model: each once, by the model of its batch, whatever happens to model, batch or clicks."""
 
 import shutil
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -120,6 +121,18 @@ def test_clicks_that_came_before_the_first_model_are_judged_by_it(judged: Judged
     judged.click(3.0, minute=60 * 24)
     judged.silver.work(QUERY)
     assert judged.versions() == {"e0": "m-1", "e1": "m-1", "e2": "m-1"}
+
+
+def test_clicks_that_wait_are_judged_although_no_more_come(judged: Judged) -> None:
+    chores: dict[str, Callable[[], None]] = {}
+    judged.click(1.0, 2.0)
+    running = judged.silver.start(QUERY, do_between_batches=chores.__setitem__)
+    running.processAllAvailable()
+    chores[QUERY]()
+    assert judged.versions() == {}
+    judged.promote("m-1")
+    chores[QUERY]()
+    assert judged.versions() == {"e0": "m-1", "e1": "m-1"}
 
 
 def test_a_model_that_does_not_fit_changes_nothing(judged: Judged, caplog: pytest.LogCaptureFixture) -> None:
