@@ -96,7 +96,7 @@ def evaluate_drift(instance: DagsterInstance, settings: Settings) -> bool:
 def test_a_first_model_is_asked_for_once_there_are_enough_clicks(settings: Settings) -> None:
     with DagsterInstance.ephemeral() as instance:
         told = look(instance, settings)
-        assert isinstance(told, SkipReason) and "there are 0 clicks, 1,000 are waited for" in str(told.skip_message)
+        assert isinstance(told, SkipReason) and "1,000 are waited for" in str(told.skip_message)
         add_clicks(settings, traffic(1_000, 1)[0], days_ago=8)
         assert isinstance(look(instance, settings), SkipReason), "the job would not draw these"
         add_clicks(settings, traffic(1_000, 1)[0])
