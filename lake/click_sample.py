@@ -40,7 +40,7 @@ def draw_clicks(
     try:
         table = spark.read.format("delta").option("versionAsOf", pinned).load(CLICKS.path(lake_root))
     except AnalysisException as error:
-        raise NoClicks(f"Version {pinned} of {CLICKS.name} can't be read: {error.getMessage()}") from None
+        raise NoClicks(f"Version {pinned} of {CLICKS.name} can't be read: {str(error).splitlines()[0]}") from None
     in_time = F.col("date").between(since.date(), until.date()) & (F.col("processing_time") >= F.lit(since))
     in_time &= F.col("processing_time") < F.lit(until)
     clicks = table.where(in_time & F.col("page_loading_seconds").isNotNull())

@@ -46,7 +46,7 @@ def test_clicks_are_heavy_tailed_with_true_anomalies_and_popular_products() -> N
     clicks = list(Clicks(20_000, random.Random(1)).due(1, NOW))
     normal = [float(str(body(p)["page_loading_seconds"])) for p in clicks if not p.about["anomaly"]]
     anomalous = [float(str(body(p)["page_loading_seconds"])) for p in clicks if p.about["anomaly"]]
-    assert 0.003 < len(anomalous) / len(clicks) < 0.007
+    assert 0.008 < len(anomalous) / len(clicks) < 0.012
     assert min(anomalous) > quantiles(normal, n=1000)[-1]
     assert sum(normal) / len(normal) > 1.08 * median(normal)
     products = Counter(body(p)["productId"] for p in clicks)
