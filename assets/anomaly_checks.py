@@ -1,5 +1,5 @@
-"""What is checked of the scores of page load times: that the current model is the one that judges, and that clicks are
-still like those that it was trained on."""
+"""What is checked of the scores of page load times: that the current model judges, that it judges every click,
+and that clicks are still like those that it was trained on."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,11 +8,10 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
-    AssetKey,
     asset_check,
 )
 
-from assets.streams import table_key
+from assets.streams import running_query, table_key
 from lake.anomalies import PAGE_LOAD_ANOMALIES
 from lake.click_books import page_load_times, unjudged_clicks
 from ml.drift import drift
@@ -20,14 +19,11 @@ from ml.in_use import model_in_use
 from ml.registry import Registry
 from settings import Settings, load_settings
 from streaming.catalog import SILVER
-from streaming.files import StreamFiles
-from streaming.lease import is_held
-from streaming.progress import StreamProgress
 
 TABLE = table_key(PAGE_LOAD_ANOMALIES.name)
 RECENT = timedelta(hours=1)
 FEWEST_CLICKS, MOST_CLICKS = 1_000, 200_000
-DRIFT_CHECK = AssetCheckKey(AssetKey(TABLE.path), "clicks_as_trained_on")
+DRIFT_CHECK = AssetCheckKey(TABLE, "clicks_as_trained_on")
 DRIFT_OF = "model"
 
 
@@ -86,9 +82,7 @@ def clicks_as_trained_on(settings: Settings, now: datetime) -> AssetCheckResult:
 
 def every_click_judged(settings: Settings) -> AssetCheckResult:
     """Clicks that wait for a first model, or for the stream to run, are no fault."""
-    files = StreamFiles(settings.run_folder, SILVER.name)
-    progress = StreamProgress.read(files.progress) if is_held(files.lease) else None
-    query = progress.queries.get(PAGE_LOAD_ANOMALIES.name.rpartition("/")[2]) if progress else None
+    query = running_query(settings, SILVER, "page_load_anomalies")
     version = query.read_to.get("version") if query else None
     if version is None or model_in_use(Registry(settings.model_folder)).model is None:
         waits = "there is no model yet" if version is not None else "silver does not run, or has just started"

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from dagster import AssetCheckResult, AssetChecksDefinition, AssetCheckSeverity, MetadataValue, asset_check
 
-from assets.streams import table_key
+from assets.streams import running_query, table_key
 from lake.click_books import Books, Day, click_books, click_drift, newest_click, newest_window
 from lake.silver import CLICK_ACTIVITY, CLICK_QUARANTINE, clicks_table
 from settings import Settings, load_settings
 from streaming.catalog import SILVER
 from streaming.click_tables import REPLAY_NOTE, SWAP_NOTE
-from streaming.files import StreamFiles
-from streaming.lease import is_held
-from streaming.progress import QueryProgress, StreamProgress
 
 CLICKS = clicks_table({}).name
 RECENT = timedelta(days=1)
@@ -78,7 +75,7 @@ def _books(settings: Settings, now: datetime) -> AssetCheckResult:
 
 def _read_books(settings: Settings) -> tuple[int | None, Books]:
     """With the version of bronze that silver reads next, where that is known."""
-    query = _progress(settings, "clicks")
+    query = running_query(settings, SILVER, "clicks")
     version = query.read_to.get("version") if query else None
     return version, click_books(settings.lake_root, version)
 
@@ -100,7 +97,7 @@ def _being_changed(settings: Settings) -> str | None:
 
 def _fresh(settings: Settings, now: datetime) -> AssetCheckResult:
     """That nobody sends anything is no fault of silver."""
-    query, newest = _progress(settings, "clicks"), newest_click(settings.lake_root)
+    query, newest = running_query(settings, SILVER, "clicks"), newest_click(settings.lake_root)
     if query is None or query.lag_seconds is None:
         return AssetCheckResult(
             passed=False,
@@ -176,10 +173,3 @@ def _windows_follow(settings: Settings, now: datetime) -> AssetCheckResult:
 
 def _at_least(clicks: int) -> str:
     return f"{clicks:,} or more" if clicks >= MOST_CLICKS else f"{clicks:,}"
-
-
-def _progress(settings: Settings, query: str) -> QueryProgress | None:
-    """Of a running host only: what a dead one left says nothing about now."""
-    files = StreamFiles(settings.run_folder, SILVER.name)
-    progress = StreamProgress.read(files.progress) if is_held(files.lease) else None
-    return progress.queries.get(query) if progress else None

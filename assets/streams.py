@@ -15,10 +15,11 @@ from dagster import (
     asset_check,
 )
 
-from settings import load_settings
+from settings import Settings, load_settings
 from streaming.catalog import STREAMS, QuerySpec, StreamSpec
 from streaming.files import StreamFiles
 from streaming.health import HealthState, StreamHealth
+from streaming.lease import is_held
 from streaming.progress import QueryProgress, StreamProgress
 
 HEALTH_CHECK = "stream_health"
@@ -113,6 +114,13 @@ def _severity(state: HealthState) -> AssetCheckSeverity:
 
 def _description(state: HealthState, sentence: str) -> str:
     return f"{state}: {sentence}" if sentence else str(state)
+
+
+def running_query(settings: Settings, stream: StreamSpec, query: str) -> QueryProgress | None:
+    """Of a running host only: what a dead one left says nothing about now."""
+    files = StreamFiles(settings.run_folder, stream.name)
+    progress = StreamProgress.read(files.progress) if is_held(files.lease) else None
+    return progress.queries.get(query) if progress else None
 
 
 def hub_key(hub: str) -> AssetKey:

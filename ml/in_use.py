@@ -56,9 +56,6 @@ class ModelWatch:
 def _newest_first(registry: Registry) -> list[str]:
     """What `current` names, though a crash kept it from being noted as a promotion or the other way round; then all
     that was current before."""
-    try:
-        current = registry.current()
-    except RegistryError:
-        current = None
+    current = registry.current_or_none()
     promoted = [record.version for record in reversed(registry.promotions())]
     return list(dict.fromkeys([*([current.version] if current else []), *promoted]))

@@ -77,7 +77,7 @@ class Samples:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def add(self, name: str, sample: Sample) -> Path:
+    def add(self, name: str, sample: Sample) -> None:
         """Whole or not at all; older ones than the last few are deleted."""
         self._folder.mkdir(parents=True, exist_ok=True)
         columns = (
@@ -93,7 +93,6 @@ class Samples:
         beside.replace(file)
         for old in self._newest_first()[KEPT:]:
             old.unlink(missing_ok=True)
-        return file
 
     def read(self, name: str | None = None) -> Sample:
         """The newest, if no name is given."""
