@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.drivers import batches_in, host_by_hand, stale_commits
 from bench.recovery import BACK_SECONDS, BAR, VICTIMS, bare_start, recovery
 from bench.rig import CODE_SERVER, DAEMON, FAULTS, STREAM, Rig, wait_for
@@ -31,6 +33,8 @@ from streaming.lease import is_held
 SILENCE_SECONDS = 10.0
 QUIET_SECONDS = 20.0
 SEEN_SECONDS = 20.0
+SATURATED = 0.95
+"""Of the machine's cores, what a load has to use."""
 SERVICES = {"code server": CODE_SERVER, "daemon": DAEMON}
 """Whose deaths leave the streams alone."""
 AS_IN_USE = {
@@ -192,8 +196,9 @@ class Soak:
             ledger = self.folder / "load.ledger"
             with rig.traffic(ledger, rate):
                 self._left_alone(rig, minutes, "loaded")
-            behind = self.report["loaded"]["most_behind"]
+            busy, behind = self.report["loaded"]["cores_busy"], self.report["loaded"]["most_behind"]
             self.expect(behind > rate, f"the load was too little: never more than {behind:,} records behind")
+            self.expect(busy >= SATURATED, f"the load was too little: {busy:.0%} of the cores' time was used")
             self._audit(rig, ledger, wait=1800)
 
     def _unhurt(self, rig: Rig, victim: str) -> None:
@@ -284,6 +289,7 @@ class Soak:
             wait_for(f"{stream} runs", partial(_runs, rig, stream), BACK_SECONDS)
         before = {stream: rig.holder(stream) for stream in self.streams}
         end, most_behind = time.monotonic() + minutes * 60, 0
+        psutil.cpu_percent()  # the next tells what was used since
         while time.monotonic() < end:
             time.sleep(5)
             for stream, holder in before.items():
@@ -299,8 +305,15 @@ class Soak:
             if kind.startswith("restarts")
         )
         self.expect(not restarts, f"the supervisor restarted what was {how} {restarts} times")
-        self.report[how] = {"minutes": minutes, "restarts": restarts, "most_behind": most_behind}
-        self.say(f"{how} for {minutes:g} minutes: {restarts} restarts, {most_behind:,} records behind at most")
+        busy = psutil.cpu_percent() / 100
+        self.report[how] = {
+            "minutes": minutes,
+            "restarts": restarts,
+            "most_behind": most_behind,
+            "cores_busy": busy,
+        }
+        told = f"{restarts} restarts, {most_behind:,} records behind at most, {busy:.0%} of the cores' time used"
+        self.say(f"{how} for {minutes:g} minutes: {told}")
 
     def _audit(self, rig: Rig, ledger: Path, wait: float = 180) -> dict[str, Any]:
         audit = rig.audit(ledger, wait)
