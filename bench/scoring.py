@@ -19,7 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from bench.figures import Figure, Result
 from ml.features import LEAST_SECONDS, Numbers
 from ml.model import Model, Training
-from ml.scoring import score
+from ml.scoring import scored
 from ml.training import Plan, train
 from settings import Settings, SparkSettings
 from streaming.session import close_session, spark_session
@@ -49,9 +49,7 @@ def _measured(spark: SparkSession, runs: int, say: Callable[[str], None], rows: 
     )
     clicks.count()
     model = _model(clicks)
-    judged = clicks.selectExpr("id", f"{score(model)} AS score").selectExpr(
-        "id", "score.cluster", "score.distance", "score.threshold", "score.distance > score.threshold AS anomalous"
-    )
+    judged = scored(clicks, model).drop("page_loading_seconds")
     by_pipeline = clicks.select("id", _pipeline(model)("page_loading_seconds").alias("score")).select("id", "score.*")
     ways: dict[str, DataFrame] = {"noop": clicks, "scoring": judged, "udf": by_pipeline}
     for each in ways.values():  # once for what is compiled and started only once

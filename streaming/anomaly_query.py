@@ -17,7 +17,7 @@ from lake.tables import Table
 from ml.in_use import ModelWatch
 from ml.model import Model
 from ml.registry import Registry
-from ml.scoring import score
+from ml.scoring import scored
 from streaming.appended import Appended, rows_now
 from streaming.catalog import QuerySpec
 from streaming.checkpoints import Generation
@@ -45,9 +45,7 @@ def anomalies_plan(context: QueryContext, query: QuerySpec, generation: Generati
 
 def page_load_anomalies(clicks: DataFrame, model: Model) -> DataFrame:
     """Rows of silver/page_load_anomalies."""
-    judged = clicks.selectExpr("*", f"{score(model)} AS score").selectExpr(
-        "*", f"'{model.version}' AS model_version", "score.*", "score.distance > score.threshold AS anomalous"
-    )
+    judged = scored(clicks, model).selectExpr("*", f"'{model.version}' AS model_version")
     return judged.select(*(column.name for column in PAGE_LOAD_ANOMALIES.columns))
 
 

@@ -13,11 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hub.traffic.clicks import Clicks
-from ml.features import CURRENT, Numbers
+from ml.features import CURRENT, LEAST_SECONDS, Numbers
 from ml.model import Model, ModelRefused, Training, judge
 from ml.sample import TooFewRows
-from ml.scoring import score
+from ml.scoring import check_fits, scored
 from ml.training import Plan, train
+from tests.test_model import model
 
 REPOSITORY = Path(__file__).parents[1]
 MILLION = """
@@ -98,8 +99,8 @@ def test_times_that_are_the_same_are_no_anomalies_to_spark_either(spark: SparkSe
     seconds = np.array(values * 400)
     model = train(seconds, plan(clusters=(1, 2), contamination=0.0), SOURCE)
     rows = spark.createDataFrame([(value,) for value in values], "page_loading_seconds DOUBLE")
-    judged = rows.selectExpr(f"{score(model)} AS score").selectExpr("score.distance > score.threshold").collect()
-    assert not any(row[0] for row in judged) and not flagged(model, seconds).any()
+    judged = [row["anomalous"] for row in scored(rows, model).collect()]
+    assert judged == [False] * len(values) and not flagged(model, seconds).any()
     assert model.metrics["share_flagged"] == 0
 
 
@@ -121,16 +122,29 @@ def test_spark_scores_as_the_reference_does(spark: SparkSession) -> None:
     seconds[:3] = 0.0, 1e-9, 3600.0
     model = train(traffic(5_000, 1)[0], plan(clusters=(3,)), SOURCE)
     rows = spark.createDataFrame([(float(value),) for value in seconds], "page_loading_seconds DOUBLE").coalesce(1)
-    found = rows.selectExpr(f"{score(model)} AS score").collect()
+    found = scored(rows, model).collect()
     right = [judge(model, row) for row in CURRENT.of(seconds).tolist()]
-    assert [row["score"]["cluster"] for row in found] == [verdict.cluster for verdict in right]
-    assert [row["score"]["distance"] for row in found] == pytest.approx([verdict.distance for verdict in right])
-    assert [row["score"]["threshold"] for row in found] == [verdict.threshold for verdict in right]
-    nothing = spark.sql(f"SELECT {score(model)} AS score FROM (SELECT cast(NULL AS DOUBLE) AS page_loading_seconds)")
-    assert nothing.first() == (None,)
+    assert [row["cluster"] for row in found] == [verdict.cluster for verdict in right]
+    assert [row["distance"] for row in found] == pytest.approx([verdict.distance for verdict in right])
+    assert [row["threshold"] for row in found] == [verdict.threshold for verdict in right]
+    assert [row["anomalous"] for row in found] == [verdict.anomalous for verdict in right]
+    nothing = scored(spark.createDataFrame([(None,)], "page_loading_seconds DOUBLE"), model)
+    assert nothing.first() == (None, None, None, None, None)
+
+
+@pytest.mark.parametrize("centroids", [[0.5], [1.0, -1.0, 3.0], [2.0, 2.0, -2.0, 2.0], [-1.0, 1.0, -1.0]])
+def test_clusters_need_no_order_and_of_equals_the_first_is_taken(spark: SparkSession, centroids: list[float]) -> None:
+    clusters = [{"centroid": [at], "threshold": 0.5 + number, "share": 0.0} for number, at in enumerate(centroids)]
+    judging = model(means=[0.0], deviations=[1.0], clusters=clusters)
+    in_the_middle = 1.0 - LEAST_SECONDS
+    seconds = [in_the_middle, 0.01, 0.1, 0.3, 0.8, 1.3, 2.7, 5.0, 9.0, 40.0]
+    assert CURRENT.of(np.array([in_the_middle])).tolist() == [[0.0]]
+    rows = spark.createDataFrame([(value,) for value in seconds], "page_loading_seconds DOUBLE").coalesce(1)
+    right = [judge(judging, row) for row in CURRENT.of(np.array(seconds)).tolist()]
+    assert [row["cluster"] for row in scored(rows, judging).collect()] == [verdict.cluster for verdict in right]
 
 
 def test_a_model_of_other_features_is_refused() -> None:
     model = train(traffic(1_000, 1)[0], plan(clusters=(1,)), SOURCE)
     with pytest.raises(ModelRefused, match="trained on version 2 of the features"):
-        score(model.model_copy(update={"feature_schema": 2}))
+        check_fits(model.model_copy(update={"feature_schema": 2}))
