@@ -7,7 +7,7 @@ from pathlib import Path
 from dagster import AssetCheckResult, AssetChecksDefinition, AssetCheckSeverity, MetadataValue, asset_check
 
 from assets.streams import running_query, table_key
-from lake.click_books import Books, Day, click_books, click_drift, newest_click, newest_window
+from lake.click_books import Books, Day, click_books, newest_click, newest_window, unknown_fields
 from lake.silver import CLICK_ACTIVITY, CLICK_QUARANTINE, clicks_table
 from settings import Settings, load_settings
 from streaming.catalog import SILVER
@@ -116,20 +116,21 @@ def _fresh(settings: Settings, now: datetime) -> AssetCheckResult:
 
 
 def _known_fields(settings: Settings, now: datetime) -> AssetCheckResult:
-    drift = click_drift(settings.lake_root, now - RECENT, MOST_CLICKS)
+    unknown = unknown_fields(settings.lake_root, now - RECENT, MOST_CLICKS)
     rows = [
-        f"| `{name}` | {count:,} | {', '.join(drift.examples[name])} |" for name, count in drift.counts.most_common(20)
+        f"| `{name}` | {count:,} | {', '.join(unknown.examples[name])} |"
+        for name, count in unknown.counts.most_common(20)
     ]
-    names = ", ".join(name for name, _ in drift.counts.most_common(5))
+    names = ", ".join(name for name, _ in unknown.counts.most_common(5))
     return AssetCheckResult(
-        passed=not drift.clicks,
+        passed=not unknown.clicks,
         severity=AssetCheckSeverity.WARN,
-        description=f"{_at_least(drift.clicks)} clicks of the last day have fields that the schema does not know: "
+        description=f"{_at_least(unknown.clicks)} clicks of the last day have fields that the schema does not know: "
         f"{names}. They are kept in unknown_fields; TIDEWATCH_SILVER_PROMOTED_FIELDS makes a field a column."
-        if drift.clicks
+        if unknown.clicks
         else "none in the last day",
         metadata={
-            "clicks with unknown fields": drift.clicks,
+            "clicks with unknown fields": unknown.clicks,
             "fields": MetadataValue.md("\n".join(["| field | clicks | examples |", "|---|---|---|", *rows])),
         },
     )

@@ -119,7 +119,7 @@ def newest_window(lake_root: str) -> datetime | None:
 
 
 @dataclass
-class Drift:
+class UnknownFields:
     """Fields that the schema does not have: how many clicks have each, and some of their values."""
 
     clicks: int = 0
@@ -127,24 +127,24 @@ class Drift:
     examples: dict[str, list[str]] = field(default_factory=dict)
 
 
-def click_drift(lake_root: str, since: datetime, most_clicks: int) -> Drift:
+def unknown_fields(lake_root: str, since: datetime, most_clicks: int) -> UnknownFields:
     """Reads clicks from then on that have unknown fields, so many at most."""
-    drift = Drift()
+    found = UnknownFields()
     table = _opened(CLICKS, lake_root)
     if table is None:
-        return drift
+        return found
     wanted = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
     wanted &= ds.field("unknown_fields").is_valid()
     scanner = table.to_pyarrow_dataset().scanner(columns=["unknown_fields"], filter=wanted)
     for text in scanner.head(most_clicks).column("unknown_fields").to_pylist():
-        drift.clicks += 1
+        found.clicks += 1
         for name, value in _leaves(json.loads(text)):
-            if name in drift.counts or len(drift.counts) < MOST_FIELDS:
-                drift.counts[name] += 1
-                examples = drift.examples.setdefault(name, [])
+            if name in found.counts or len(found.counts) < MOST_FIELDS:
+                found.counts[name] += 1
+                examples = found.examples.setdefault(name, [])
                 if len(examples) < EXAMPLES:
                     examples.append(json.dumps(value)[:80])
-    return drift
+    return found
 
 
 def _leaves(unknown: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 
+from assets.anomaly_checks import every_click_judged
 from bench.rig import wait_for
 from lake.anomalies import PAGE_LOAD_ANOMALIES
 from lake.click_books import page_load_times
@@ -46,7 +47,17 @@ def test_every_click_is_judged_once_and_versions_never_mix_in_a_batch(spark: Spa
         audit = system.audit(tmp_path / "ledger", wait=600)
         assert audit["clean"], audit
         wait_for("all are judged", partial(all_are_judged, system), 300)
+        wait_for("the check sees it", lambda: every_click_judged(system.settings).description == "all are", 60)
+        assert_each_judged_once(spark, system)
+        scores = opened(PAGE_LOAD_ANOMALIES, system)
+        assert scores is not None
+        scores.delete("sequence_number < 10")
+        missed = every_click_judged(system.settings)
+        assert not missed.passed and "are not judged" in (missed.description or "")
         silver.stop()
+
+
+def assert_each_judged_once(spark: SparkSession, system: System) -> None:
     root = system.settings.lake_root
     clicks, judged = (spark.read.format("delta").load(table.path(root)) for table in (CLICKS, PAGE_LOAD_ANOMALIES))
     place = ["partition", "sequence_number"]
