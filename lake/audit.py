@@ -94,7 +94,7 @@ def audit_bronze(
 def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
     """Partition and sequence number of every row."""
     found: set[tuple[int, int]] = set()
-    for batch in _batches(table, lake_root, ("partition", "sequence_number")):
+    for batch in _batches(opened(table, lake_root), ("partition", "sequence_number")):
         columns = (batch.column(name).to_pylist() for name in ("partition", "sequence_number"))
         found.update(zip(*columns, strict=True))
     return found
@@ -103,18 +103,34 @@ def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
 def rows_of(
     table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
 ) -> Iterator[dict[str, Any]]:
-    for batch in _batches(table, lake_root, columns, where):
+    for batch in _batches(opened(table, lake_root), columns, where):
         yield from batch.to_pylist()
 
 
-def _batches(
-    table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
-) -> Iterator[pa.RecordBatch]:
+class AtOnce:
+    """Tables as they are at one moment: where they are read one after the other, a stream writes in between."""
+
+    def __init__(self, lake_root: str, *tables: Table) -> None:
+        self._opened = {table.name: opened(table, lake_root) for table in tables}
+
+    def rows_of(self, table: Table, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        for batch in _batches(self._opened[table.name], columns):
+            yield from batch.to_pylist()
+
+
+def opened(table: Table, lake_root: str) -> DeltaTable | None:
+    """At its newest version; what is written later is not seen through it. None where there is no table."""
     try:
-        delta = DeltaTable(table.path(lake_root))
+        return DeltaTable(table.path(lake_root))
     except TableNotFoundError:
-        return
-    yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns), filter=where)
+        return None
+
+
+def _batches(
+    delta: DeltaTable | None, columns: tuple[str, ...], where: ds.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    if delta is not None:
+        yield from delta.to_pyarrow_dataset().to_batches(columns=list(columns), filter=where)
 
 
 def compare(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from lake.audit import PLACE, Place, TableAudit, add_example, place_of, rows_of, told_place
+from lake.audit import PLACE, AtOnce, Place, TableAudit, add_example, place_of, rows_of, told_place
 from lake.silver import CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKPATH, clicks_table
 from lake.tables import Table
 
@@ -27,7 +27,7 @@ class SentClick:
 def click_places(lake_root: str) -> set[Place]:
     """Every record that silver has taken up, whatever became of it."""
     tables = (CLICKS, CLICK_DUPLICATES, CLICK_QUARANTINE)
-    return {place for table in tables for place in _places(table, lake_root)}
+    return {place_of(row) for table in tables for row in rows_of(table, lake_root, PLACE)}
 
 
 def audit_clicks(
@@ -43,11 +43,12 @@ def audit_clicks(
     audit = TableAudit("silver and quarantine", len(known))
     found: dict[Place, Counter[str]] = defaultdict(Counter)
     clicks: dict[Place, dict[str, Any]] = {}
-    for row in rows_of(CLICKS, lake_root, ("eventID", "related_products", "processing_time", *PLACE)):
+    silver = AtOnce(lake_root, CLICKPATH, CLICK_DUPLICATES, CLICK_QUARANTINE, CLICKS)
+    for row in silver.rows_of(CLICKS, ("eventID", "related_products", "processing_time", *PLACE)):
         found[place_of(row)][CLICKS.name] += 1
         clicks[place_of(row)] = row
     for table in (CLICK_DUPLICATES, CLICK_QUARANTINE):
-        for place in _places(table, lake_root):
+        for place in _places(table, silver):
             found[place][table.name] += 1
     bronze = in_bronze()
     for place, tables in found.items():
@@ -68,9 +69,9 @@ def audit_clicks(
     events = {place: row["eventID"] for place, row in clicks.items()}
     _audit_ids(audit, known, events)
     kept_at = {place: row["processing_time"] for place, row in clicks.items()}
-    _audit_duplicates(audit, kept_at, events, lake_root, horizon)
+    _audit_duplicates(audit, kept_at, events, silver, horizon)
     _audit_events(audit, known.values(), events, horizon)
-    _audit_clickpath(audit, {place: row["related_products"] for place, row in clicks.items()}, lake_root)
+    _audit_clickpath(audit, {place: row["related_products"] for place, row in clicks.items()}, silver)
     return audit
 
 
@@ -85,12 +86,12 @@ def _audit_duplicates(
     audit: TableAudit,
     kept_at: Mapping[Place, datetime],
     events: Mapping[Place, str],
-    lake_root: str,
+    silver: AtOnce,
     horizon: timedelta,
 ) -> None:
     """Each names a click of its event, and is no further from it than a repeat may be."""
     columns = ("eventID", "kept_partition", "kept_sequence_number", "processing_time", *PLACE)
-    for row in rows_of(CLICK_DUPLICATES, lake_root, columns):
+    for row in silver.rows_of(CLICK_DUPLICATES, columns):
         kept, told = (row["kept_partition"], row["kept_sequence_number"]), f"{told_place(place_of(row))} repeats event"
         if events.get(kept) != row["eventID"]:
             audit.lost += 1
@@ -114,8 +115,8 @@ def _audit_events(
                 add_example(audit, f"duplicated: event {event}, records {before.number} and {after.number} are clicks")
 
 
-def _audit_clickpath(audit: TableAudit, related: dict[Place, int], lake_root: str) -> None:
-    found = Counter(_places(CLICKPATH, lake_root))
+def _audit_clickpath(audit: TableAudit, related: dict[Place, int], silver: AtOnce) -> None:
+    found = Counter(_places(CLICKPATH, silver))
     for place in found.keys() | related.keys():
         if found[place] != related.get(place, 0):
             audit.changed += 1
@@ -124,8 +125,8 @@ def _audit_clickpath(audit: TableAudit, related: dict[Place, int], lake_root: st
             )
 
 
-def _places(table: Table, lake_root: str) -> list[Place]:
-    return [place_of(row) for row in rows_of(table, lake_root, PLACE)]
+def _places(table: Table, silver: AtOnce) -> list[Place]:
+    return [place_of(row) for row in silver.rows_of(table, PLACE)]
 
 
 def _listed(tables: "Counter[str]") -> str:

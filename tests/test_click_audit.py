@@ -34,7 +34,14 @@ TIMES = {one.place: one.enqueued for one in SENT}
 EVENTS = {one.place: one.event_id for one in SENT}
 
 
-def fill(spark: SparkSession, lake: Path, table: Table, places: Places, changed: dict[tuple[int, int], str]) -> None:
+def fill(
+    spark: SparkSession,
+    lake: Path,
+    table: Table,
+    places: Places,
+    changed: dict[tuple[int, int], str],
+    batch: int = 0,
+) -> None:
     """One related product a click; every repeat is of the event's first record."""
     create_if_missing(spark, table, str(lake))
     events = {**EVENTS, **changed}
@@ -48,7 +55,7 @@ def fill(spark: SparkSession, lake: Path, table: Table, places: Places, changed:
         rows = rows.selectExpr("*", "IF(eventID = 'b', 1, 0) AS kept_partition", "0L AS kept_sequence_number")
     elif table is CLICK_QUARANTINE:
         rows = rows.drop("eventID")
-    append_once(rows.coalesce(1), table, str(lake), "w", 0)
+    append_once(rows.coalesce(1), table, str(lake), "w", batch)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +108,17 @@ def test_a_click_under_another_id_is_changed(spark: SparkSession, tmp_path: Path
 def test_without_tables_everything_is_lost(tmp_path: Path) -> None:
     audit = audit_clicks(str(tmp_path), SENT, in_bronze, timedelta(minutes=10))
     assert audit.lost == len(SENT)
+
+
+def test_what_a_stream_writes_meanwhile_is_no_damage(spark: SparkSession, tmp_path: Path) -> None:
+    tables = {CLICKPATH: PATH, CLICK_DUPLICATES: [(0, 1)], CLICK_QUARANTINE: [(0, 2)], CLICKS: WHOLE["clicks"]}
+    for table, places in tables.items():
+        fill(spark, tmp_path, table, places, {})
+
+    def in_bronze_after_a_batch() -> set[tuple[int, int]]:
+        for table, places in {CLICKPATH: [(1, 2)], CLICK_QUARANTINE: [(1, 3)], CLICKS: [(1, 2)]}.items():
+            fill(spark, tmp_path, table, places, {(1, 2): "c"}, batch=1)
+        return in_bronze() | {(1, 2), (1, 3)}
+
+    assert audit_clicks(str(tmp_path), SENT, in_bronze_after_a_batch, timedelta(minutes=10)).clean
+    assert (1, 2) in click_places(str(tmp_path))
