@@ -1,7 +1,7 @@
 """The topics of the hub: which exist, and creating those that don't."""
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
@@ -142,6 +142,27 @@ def offsets_since(connection: HubConnection, topic: str, partitions: int, since:
         ) from error
     ends = HubEnds(connection).ask(topic, partitions) if any(offset < 0 for offset in found.values()) else {}
     return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+
+
+def times_at(connection: HubConnection, topic: str, numbers: Mapping[int, int]) -> dict[int, datetime]:
+    """When the hub took the record with this sequence number, or the first that it has after it, of each partition.
+    The record has to be there."""
+    options = {"group.id": "tidewatch-offsets", "log_level": 0, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**connection.client_options(), **options})
+    found: dict[int, datetime] = {}
+    try:
+        for partition, number in numbers.items():
+            consumer.assign([TopicPartition(topic, partition, number)])
+            message = consumer.poll(ANSWER_SECONDS)
+            if message is None or message.error() is not None:
+                raise HubUnreachable(
+                    f"The hub at {connection.servers} does not give the record {number} of {topic}, partition "
+                    f"{partition}."
+                )
+            found[partition] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+    finally:
+        consumer.close()
+    return found
 
 
 def _topic_configuration(connection: HubConnection, hub: HubSettings) -> dict[str, str]:

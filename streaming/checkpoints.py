@@ -35,6 +35,8 @@ class Generation:
     created_at: str
     buckets: int | None = None
     """Into how many the state is divided, for a query that has buckets."""
+    lost_until: dict[str, int] | None = None
+    """Of each partition whose records are passed over as lost: when the first that is read came, in microseconds."""
 
 
 class QueryCheckpoints:
@@ -73,12 +75,19 @@ class QueryCheckpoints:
                 f"{file} is damaged ({error}): restore the checkpoint of {self._stream}/{self._query} from a backup."
             ) from error
 
-    def begin(self, plan: int, starts_at: Offsets | None, now: datetime, buckets: int | None = None) -> Generation:
+    def begin(
+        self,
+        plan: int,
+        starts_at: Offsets | None,
+        now: datetime,
+        buckets: int | None = None,
+        lost_until: dict[str, int] | None = None,
+    ) -> Generation:
         """Starts the next generation."""
         latest = self.latest()
         number = latest.number + 1 if latest else 1
         writer = f"{self._stream}.{self._query}.g{number}.{secrets.token_hex(6)}"
-        generation = Generation(number, plan, writer, starts_at, now.isoformat(), buckets)
+        generation = Generation(number, plan, writer, starts_at, now.isoformat(), buckets, lost_until)
         file = f"{self._folder_of(number)}/generation.json"
         try:
             self._files.write(file, json.dumps(asdict(generation)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hub.connection import HubConnection
-from hub.topics import offset_ranges
+from hub.topics import offset_ranges, times_at
 from lake.commit import committed_version
 from settings import Settings
 from streaming.catalog import QuerySpec, StreamSpec
@@ -13,6 +13,8 @@ from streaming.checkpoints import CheckpointError, QueryCheckpoints
 from streaming.files import StreamFiles
 from streaming.lease import Lease, LeaseHeld, describe_holder, is_held
 from streaming.session import spark_session
+
+MICROS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,18 @@ def accept_loss(settings: Settings, stream: StreamSpec, query: QuerySpec) -> lis
         )
     writes_table = not isinstance(query.target, str)
     in_table = committed_version(spark, query.table, settings.lake_root, latest.writer) if writes_table else None
-    ended = (checkpoints.end_offsets(latest, in_table, hub) or {}).get(hub, {})
-    ranges = offset_ranges(HubConnection.from_settings(settings.hub), hub)
-    starts, skipped = resume_points({int(name): offset for name, offset in ended.items()}, ranges)
-    offsets = {hub: {str(partition): offset for partition, offset in starts.items()}}
-    checkpoints.begin(query.plan, offsets, datetime.now(UTC), query.buckets(settings))
+    offsets = (checkpoints.end_offsets(latest, in_table, hub) or {}).get(hub, {})
+    ended = {int(partition): offset for partition, offset in offsets.items()}
+    connection, now = HubConnection.from_settings(settings.hub), datetime.now(UTC)
+    ranges = offset_ranges(connection, hub)
+    starts, skipped = resume_points(ended, ranges)
+    lossy = [partition for partition, end in ended.items() if starts.get(partition) != end]
+    left = {each: starts[each] for each in lossy if each in ranges and starts[each] < ranges[each][1]}
+    first = times_at(connection, hub, left)
+    # Where nothing is left, the next record comes after now.
+    lost_until = {str(each): round(first.get(each, now).timestamp() * MICROS) for each in lossy}
+    starts_at = {hub: {str(partition): offset for partition, offset in starts.items()}}
+    checkpoints.begin(query.plan, starts_at, now, query.buckets(settings), lost_until)
     del lease
     return skipped
 

@@ -8,11 +8,14 @@ Time is the hub's. A partition is read in its order, so that its newest record t
 Silence is judged at the time up to which all partitions are known, and heartbeats beyond it wait: another partition
 may still have earlier ones of a machine that moved. Of a run of them without a silence only the first two and the last
 can change a story, so that only those are kept, however long they wait.
+
+Where records of a partition were lost, nobody knows whether its machines were silent meanwhile: a silence that was not
+over by then counts from the end of the loss.
 """
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -20,6 +23,8 @@ import numpy.typing as npt
 import pandas as pd
 
 Micros = npt.NDArray[np.int64]
+Losses = Mapping[int, tuple[int, int]]
+"""Of partitions that lost records unread: the time up to which they were known, and from which on they are again."""
 
 
 class Status(enum.IntEnum):
@@ -63,6 +68,7 @@ class Machines:
     """What of heartbeats can't be judged yet, with the columns of `WAITING`."""
     clocks: Mapping[int, int]
     """The time of the newest record that was read of each partition."""
+    lost: Losses = field(default_factory=dict)
 
     @classmethod
     def none(cls) -> Self:
@@ -90,10 +96,10 @@ def judge(before: Machines, records: pd.DataFrame, patience: Patience, *, one_cl
     if len(before.waiting):
         beats = pd.concat([_not_after(clocks, before.waiting), beats], ignore_index=True)
     ready, waiting = _divided(beats, _judged_up_to(clocks, beats, one_clock=one_clock))
-    known, changes = _after_beats(before.known, ready, patience)
-    known, silences = _after_silence(known, _judged_up_to(clocks, known, one_clock=one_clock), patience)
+    known, changes = _after_beats(before.known, ready, before.lost, patience)
+    known, silences = _after_silence(known, _judged_up_to(clocks, known, one_clock=one_clock), before.lost, patience)
     changes = pd.concat([changes, silences], ignore_index=True) if len(silences) else changes
-    return Told(Machines(known, _ends_of_runs(waiting, patience), clocks), changes)
+    return Told(Machines(known, _ends_of_runs(waiting, patience), clocks, before.lost), changes)
 
 
 def _advanced(clocks: Mapping[int, int], judged: Mapping[int, int], records: pd.DataFrame) -> dict[int, int]:
@@ -171,7 +177,18 @@ def _judged_up_to(clocks: Mapping[int, int], rows: pd.DataFrame, *, one_clock: b
     return own
 
 
-def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _counted_from(last: Micros, partition: npt.NDArray[np.int32], lost: Losses, time: int) -> Micros:
+    """From when on a silence of this time counts that begins with these heartbeats."""
+    counted = last
+    for lossy, (known_up_to, known_again) in lost.items():
+        unsure = (partition == lossy) & (last + time > known_up_to)
+        counted = np.where(unsure, np.maximum(last, known_again), counted)
+    return counted
+
+
+def _after_beats(
+    known: pd.DataFrame, beats: pd.DataFrame, lost: Losses, patience: Patience
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """All heartbeats of a machine, one after the other: what each gap and each heartbeat changes."""
     if not len(beats):
         return known, frame(CHANGE)
@@ -186,20 +203,22 @@ def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -
     told = np.maximum(columns["last"], columns["since"])[machine]
     at, unbroken_since = np.maximum(at, told), np.maximum(unbroken_since, told)
     first = np.r_[True, machine[1:] != machine[:-1]]
-    before = np.r_[0, at[:-1]]
-    before[first] = columns["last"][machine[first]]
+    before, partition_before = np.r_[0, at[:-1]], np.r_[partition[:1], partition[:-1]]
+    before[first], partition_before[first] = columns["last"][machine[first]], columns["partition"][machine[first]]
+    silent_from, gone_from = (
+        _counted_from(before, partition_before, lost, time) for time in (patience.silence, patience.retirement)
+    )
     new = first & (columns["status"][machine] == Status.UNKNOWN)
-    gap = np.where(new, 0, _gaps(before, unbroken_since, first))
-    retired = gap >= patience.retirement
+    retired = ~new & (_gaps(gone_from, unbroken_since, first) >= patience.retirement)
     begins = new | retired
     status_before = np.where(np.r_[False, begins[:-1]], Status.INITIALIZING, Status.HEALTHY).astype(np.int8)
     status_before[first] = columns["status"][machine[first]]
-    silent = gap >= patience.silence
+    silent = ~new & (_gaps(silent_from, unbroken_since, first) >= patience.silence)
     told_silent = silent & (status_before != Status.UNHEALTHY)
     healed = ~begins & (silent | (status_before != Status.HEALTHY))
     changes = [
-        _changes(names, machine, told_silent, status_before, Status.UNHEALTHY, before + patience.silence, before),
-        _changes(names, machine, retired, Status.UNHEALTHY, Status.RETIRED, before + patience.retirement, before),
+        _changes(names, machine, told_silent, status_before, Status.UNHEALTHY, silent_from + patience.silence, before),
+        _changes(names, machine, retired, Status.UNHEALTHY, Status.RETIRED, gone_from + patience.retirement, before),
         _changes(names, machine, begins, Status.UNKNOWN, Status.INITIALIZING, at, at),
         _changes(names, machine, healed, np.where(silent, Status.UNHEALTHY, status_before), Status.HEALTHY, at, at),
     ]
@@ -212,19 +231,25 @@ def _after_beats(known: pd.DataFrame, beats: pd.DataFrame, patience: Patience) -
     return pd.DataFrame({"machine": np.asarray(names, object), **columns}), _in_order(changes)
 
 
-def _after_silence(known: pd.DataFrame, up_to: Micros, patience: Patience) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _after_silence(
+    known: pd.DataFrame, up_to: Micros, lost: Losses, patience: Patience
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What becomes of machines by the silence after their last heartbeat."""
     last, status = known["last"].to_numpy(), known["status"].to_numpy()
-    silent = (last + patience.silence <= up_to) & (status != Status.UNHEALTHY)
-    gone = last + patience.retirement <= up_to
+    unhealthy_at, gone_at = (
+        _counted_from(last, known["partition"].to_numpy(), lost, time) + time
+        for time in (patience.silence, patience.retirement)
+    )
+    silent = (unhealthy_at <= up_to) & (status != Status.UNHEALTHY)
+    gone = gone_at <= up_to
     if not silent.any() and not gone.any():
         return known, frame(CHANGE)
     names, all_of_them = pd.Index(known["machine"]), np.arange(len(known))
     changes = [
-        _changes(names, all_of_them, silent, status, Status.UNHEALTHY, last + patience.silence, last),
-        _changes(names, all_of_them, gone, Status.UNHEALTHY, Status.RETIRED, last + patience.retirement, last),
+        _changes(names, all_of_them, silent, status, Status.UNHEALTHY, unhealthy_at, last),
+        _changes(names, all_of_them, gone, Status.UNHEALTHY, Status.RETIRED, gone_at, last),
     ]
-    since = np.where(silent, last + patience.silence, known["since"].to_numpy())
+    since = np.where(silent, unhealthy_at, known["since"].to_numpy())
     known = known.assign(status=np.where(silent, np.int8(Status.UNHEALTHY), status), since=since)
     return known[~gone].reset_index(drop=True), _in_order(changes)
 

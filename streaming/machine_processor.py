@@ -17,7 +17,7 @@ CHANGES = """machine_name STRING, previous STRING, status STRING, since TIMESTAM
     detected_at TIMESTAMP"""
 """What the processor gives, as Spark's DDL. `previous` is null for a machine that is new, or was retired."""
 STATE = "machines"
-CLOCKS = b"clocks"
+CLOCKS, LOST = b"clocks", b"lost"
 
 
 class MachineProcessor(StatefulProcessor):
@@ -46,10 +46,11 @@ class MachineProcessor(StatefulProcessor):
 
 
 def to_bytes(machines: Machines) -> bytes:
-    """Two Arrow streams, one after the other; the clocks are with the first one's schema."""
-    clocks = {CLOCKS: json.dumps(dict(machines.clocks)).encode()}
+    """Two Arrow streams, one after the other; what is known of partitions is with the first one's schema."""
+    of_partitions: dict[bytes, Mapping[int, object]] = {CLOCKS: machines.clocks, LOST: machines.lost}
+    metadata = {name: json.dumps(dict(times)).encode() for name, times in of_partitions.items()}
     sink = pa.BufferOutputStream()
-    for table in (_table(machines.known).replace_schema_metadata(clocks), _table(machines.waiting)):
+    for table in (_table(machines.known).replace_schema_metadata(metadata), _table(machines.waiting)):
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
     return bytes(sink.getvalue())
@@ -58,13 +59,14 @@ def to_bytes(machines: Machines) -> bytes:
 def from_bytes(data: bytes) -> Machines:
     source = pa.BufferReader(data)
     known, waiting = (pa.ipc.open_stream(source).read_all() for _ in range(2))
-    clocks = json.loads(known.schema.metadata[CLOCKS])
+    clocks, lost = (json.loads(known.schema.metadata.get(name, b"{}")) for name in (CLOCKS, LOST))
     beats = waiting.to_pandas()
     return Machines(
         frame(KNOWN, **known.to_pandas()),
         # A state from before runs has every single heartbeat.
         frame(WAITING, **{"unbroken_since": beats["at"], **beats}),
         {int(partition): at for partition, at in clocks.items()},
+        {int(partition): (known_up_to, known_again) for partition, (known_up_to, known_again) in lost.items()},
     )
 
 

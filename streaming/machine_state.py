@@ -1,5 +1,6 @@
 """What the heartbeat stream remembers of a machine, read from its checkpoint with Spark's state reader."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -69,7 +70,7 @@ def carried_over(
     if before is None or stored(spark, checkpoints, generation).keys() >= set(keys):
         return {}
     states = _known(spark, checkpoints, before, len(keys)).values()
-    return _divided_anew(spark, [from_bytes(state) for state in states], keys, partitions)
+    return _divided_anew(spark, generation, [from_bytes(state) for state in states], keys, partitions)
 
 
 def _known(
@@ -83,21 +84,26 @@ def _known(
     if before is None or states.keys() >= set(keys):
         return states
     earlier = [from_bytes(state) for state in _known(spark, checkpoints, before, buckets).values()]
-    return {**_divided_anew(spark, earlier, keys), **states}
+    return {**_divided_anew(spark, generation, earlier, keys), **states}
 
 
 def _divided_anew(
-    spark: SparkSession, states: list[Machines], keys: list[int], partitions: int | None = None
+    spark: SparkSession,
+    generation: Generation,
+    states: list[Machines],
+    keys: list[int],
+    partitions: int | None = None,
 ) -> dict[int, bytes]:
-    """For each bucket its machines. A partition that the hub has no more has no clock either: it would stand still, and
-    hold up all machines for ever."""
+    """For each bucket of the generation its machines. A partition that the hub has no more has no clock either: it
+    would stand still, and hold up all machines for ever."""
     if not states:
         return {}
     clocks: dict[int, int] = {}
     for state in states:
         for partition, at in state.clocks.items():
-            if partitions is None or partition < partitions:
-                clocks[partition] = min(at, clocks.get(partition, at))
+            clocks[partition] = min(at, clocks.get(partition, at))
+    lost = _lost(generation, states, clocks)
+    clocks = {partition: at for partition, at in clocks.items() if partitions is None or partition < partitions}
     known, waiting = (
         pd.concat([getattr(state, part) for state in states], ignore_index=True) for part in ("known", "waiting")
     )
@@ -112,10 +118,24 @@ def _divided_anew(
                 known[known["machine"].map(bucket) == key].reset_index(drop=True),
                 waiting[waiting["machine"].map(bucket) == key].reset_index(drop=True),
                 clocks,
+                lost,
             )
         )
         for key in keys
     }
+
+
+def _lost(generation: Generation, states: list[Machines], clocks: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """What is lost with this generation, and was before. Of a partition that loses again it is all the time in between:
+    it may not have been read since."""
+    now = {int(partition): until for partition, until in (generation.lost_until or {}).items()}
+    found = [loss for state in states for loss in state.lost.items()]
+    found += [(partition, (clocks.get(partition, 0), until)) for partition, until in now.items()]
+    lost: dict[int, tuple[int, int]] = {}
+    for partition, (known_up_to, known_again) in found:
+        first, last = lost.get(partition, (known_up_to, known_again))
+        lost[partition] = min(first, known_up_to), max(last, known_again)
+    return lost
 
 
 def bucket_keys(spark: SparkSession, buckets: int) -> list[int]:

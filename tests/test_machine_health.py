@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -253,6 +254,90 @@ def test_what_waits_of_a_partition_that_is_no_more_is_judged_in_its_time() -> No
     machines, told = read([[(PULSE, 0, 2)], [(PULSE, 0, 3)]], begin_with=carried)
     assert told == [("a", Status.INITIALIZING, Status.HEALTHY, 3, 3)]
     assert machines.waiting.equals(frame(WAITING))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Two partitions, each with machines of its own, that lost a stretch of their records, or none."""
+
+    before: list[Record]
+    after: Batches
+    lost: dict[int, tuple[int, int]]
+
+    @property
+    def read(self) -> list[Record]:
+        return [*self.before, *(record for batch in self.after for record in batch)]
+
+
+@st.composite
+def losses(draw: st.DrawFn) -> Loss:
+    before: list[Record] = []
+    after: Batches = [[], []]
+    lost = {}
+    gaps = st.sampled_from([0, 1, 1, 2, 4, 5, 6, 19, 20, 30])
+    for partition, machines in enumerate((["a", "b", PULSE], ["c", PULSE])):
+        steps = draw(st.lists(st.tuples(st.sampled_from(machines), gaps), min_size=2, max_size=24))
+        times = itertools.accumulate(gap for _, gap in steps)
+        records = [(machine, partition, at) for (machine, _), at in zip(steps, times, strict=True)]
+        first = draw(st.integers(1, len(records) - 1))
+        last, middle = sorted(draw(st.lists(st.integers(first, len(records) - 1), min_size=2, max_size=2)))
+        if last > first:
+            lost[partition] = records[first - 1][2], records[last][2]
+        before += records[:first]
+        after[0] += records[last:middle]
+        after[1] += records[middle:]
+    return Loss(before, after, lost)
+
+
+def reference_with_loss(beats: list[int], known_up_to: int, known_again: int, up_to: int) -> list[tuple[Status, int]]:
+    """Of a machine, heartbeat by heartbeat: silence counts as far as it was seen."""
+    told: list[tuple[Status, int]] = []
+    status, last = Status.UNKNOWN, 0
+
+    def due(time: int) -> int:
+        seen = last >= known_again or last + time <= known_up_to
+        return (last if seen else known_again) + time
+
+    for at in [*(beat for beat in beats if beat <= up_to), None]:
+        now = up_to if at is None else at
+        if status in (Status.INITIALIZING, Status.HEALTHY) and due(SILENCE) <= now:
+            told.append((status := Status.UNHEALTHY, due(SILENCE)))
+        if status is not Status.UNKNOWN and due(RETIREMENT) <= now:
+            told.append((Status.RETIRED, due(RETIREMENT)))
+            status = Status.UNKNOWN
+        if at is not None and status is not Status.HEALTHY:
+            status = Status.INITIALIZING if status is Status.UNKNOWN else Status.HEALTHY
+            told.append((status, at))
+        last = now
+    return told
+
+
+@given(losses())
+def test_silence_counts_only_as_far_as_it_was_seen(loss: Loss) -> None:
+    machines, told = read([loss.before])
+    machines, more = read(loss.after, begin_with=replace(machines, lost=loss.lost))
+    up_to = min(machines.clocks.values())
+    for machine, partition in (("a", 0), ("b", 0), ("c", 1)):
+        beats = [at for name, _, at in loss.read if name == machine]
+        expected = reference_with_loss(beats, *loss.lost.get(partition, (0, 0)), up_to)
+        assert [(Status(row[2]), row[3]) for row in [*told, *more] if row[0] == machine] == expected
+
+
+def test_machines_whose_heartbeats_were_lost_are_told_silent_only_when_they_stay_so() -> None:
+    """An hour of partition 0 is lost. `a` beats on, `b` never again; `c` was unhealthy before, and `d` of another
+    partition was silent for a while meanwhile."""
+    first: list[Record] = [("c", 0, 0), *(("a", 0, at) for at in range(10)), *(("b", 0, at) for at in range(10))]
+    other: list[Record] = [("d", 1, at) for at in range(3625) if not 100 < at < 110]
+    machines, _ = read([[*first, *other[:10]]])
+    machines = replace(machines, lost={0: (9, 3600)})
+    later: list[Record] = [("a", 0, at) for at in range(3601, 3625)]
+    assert read([[*other[10:], *later]], begin_with=machines)[1] == [
+        ("b", Status.HEALTHY, Status.UNHEALTHY, 3600 + SILENCE, 9),
+        ("b", Status.UNHEALTHY, Status.RETIRED, 3600 + RETIREMENT, 9),
+        ("c", Status.UNHEALTHY, Status.RETIRED, 3600 + RETIREMENT, 0),
+        ("d", Status.HEALTHY, Status.UNHEALTHY, 100 + SILENCE, 100),
+        ("d", Status.UNHEALTHY, Status.HEALTHY, 110, 110),
+    ]
 
 
 def test_retired_machines_leave_nothing_behind() -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.heartbeat import records
@@ -18,7 +21,7 @@ from hub import MACHINE_STATUS as HUB
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Record
 from hub.pulses import pulse
-from hub.topics import create_missing_topics, partition_counts
+from hub.topics import create_missing_topics, offset_ranges, partition_counts
 from lake.commit import append_once
 from lake.machines import MACHINE_STATUS, MACHINES
 from lake.silver import quarantine_table
@@ -26,6 +29,8 @@ from lake.tables import Table
 from settings import HeartbeatSettings, HubSettings, Settings
 from streaming.appended import onto_hub
 from streaming.catalog import HEARTBEAT
+from streaming.failures import FailureClass, classify
+from streaming.loss import accept_loss
 from streaming.machine_changes import as_records
 from streaming.machine_processor import CHANGES
 from streaming.machine_queries import health_plan, status_plan
@@ -121,6 +126,16 @@ class Judging:
         spec = replace(HEALTH, source=self.topic, plan=plan)
         start_query(context, HEARTBEAT, spec, health_plan, until_done=True).awaitTermination()
 
+    def lose_all(self) -> None:
+        (end,) = (end for _, end in offset_ranges(self.connection, self.topic).values())
+        client = AdminClient({**self.connection.client_options()})
+        for answer in client.delete_records([TopicPartition(self.topic, 0, end)]).values():
+            answer.result(10)
+
+    def accept_loss(self) -> None:
+        settings = Settings(home=self.home, hub=HubSettings(kafka_servers=self.connection.servers))
+        accept_loss(settings, HEARTBEAT, replace(HEALTH, source=self.topic))
+
     def told(self) -> list[dict[str, Any]]:
         partitions = range(partition_counts(self.connection)[HUB])
         changes = (body for body, _ in records(self.connection, HUB, dict.fromkeys(partitions, 0)))
@@ -184,6 +199,35 @@ def test_cut_off_between_telling_and_the_end_of_the_batch_the_same_is_told_again
     replace(silver, topic=HUB).work()
     rows = [row for row in silver.rows(MACHINE_STATUS) if row["machine_name"] in machines]
     assert len(rows) == len({row["id"] for row in rows}) == 60, "but in silver once"
+
+
+@pytest.mark.parametrize("some_left", [True, False])
+def test_machines_that_beat_after_an_accepted_loss_were_not_silent_in_it(judging: Judging, some_left: bool) -> None:
+    *beating, gone = machines = judging.machines
+    judging.beat(*machines)
+    judging.beat(*machines)
+    judging.work(plan=HEALTH.plan)
+    assert len(judging.story()) == 40
+    judging.beat(*machines)
+    judging.lose_all()
+    time.sleep(SILENCE + 0.2)
+    if some_left:
+        judging.beat(*beating)
+    with pytest.raises(StreamingQueryException) as lost:
+        judging.work(plan=HEALTH.plan)
+    assert classify(str(lost.value), "test").kind is FailureClass.SOURCE_DATA_LOST
+    judging.accept_loss()
+    if not some_left:
+        judging.beat(*beating)
+    judging.work(plan=HEALTH.plan)
+    assert judging.story()[40:] == []
+    judging.all_fall_silent()
+    judging.work(plan=HEALTH.plan)
+    assert sorted(judging.story()[40:]) == sorted((name, "Healthy", "Unhealthy") for name in machines)
+    for change in judging.told()[40:]:
+        since, last = (datetime.fromisoformat(change[name]) for name in ("since", "last_heartbeat"))
+        silent = (since - last).total_seconds()
+        assert silent >= 2 * SILENCE if change["machine_name"] == gone else silent == SILENCE
 
 
 def at(seconds: float) -> datetime:

@@ -101,6 +101,28 @@ def test_a_partition_that_is_no_more_does_not_stop_the_clock(
     assert [change[0] for change in told] == ["press", "press"], "unhealthy, and retired"
 
 
+def test_a_loss_is_known_to_every_bucket_and_in_every_generation_after_it(
+    spark: SparkSession, checkpoints: QueryCheckpoints, stored: Stored
+) -> None:
+    """More was lost before the first that followed had done a batch."""
+    first, *_, latest = (
+        checkpoints.begin(1, None, NOW, 2, lost_until) for lost_until in (None, {"0": 90}, {"1": 60}, {"0": 100})
+    )
+    keys = bucket_keys(spark, 2)
+    stored[first.number] = {keys[0]: to_bytes(beaten(7, *NAMES))}
+    given = carried_over(spark, checkpoints, latest, keys, PARTITIONS)
+    assert [dict(from_bytes(given[key]).lost) for key in keys] == [{0: (7, 100), 1: (7, 60)}] * 2
+    told = []
+    for state in given.values():
+        here = set(last_beats({0: state}))
+        batch: Batches = [[*((name, 0, 101) for name in NAMES[5:] if name in here), (None, 0, 105), (None, 1, 105)]]
+        machines, changes = read(batch, begin_with=from_bytes(state))
+        told += [(name, since) for name, _, _, since, _ in changes]
+        assert machines.lost == from_bytes(to_bytes(machines)).lost == {0: (7, 100), 1: (7, 60)}
+    healthy = [(name, 101) for name in NAMES[5:]]
+    assert sorted(told) == sorted([*((name, 105) for name in NAMES[:5]), *healthy])
+
+
 def test_a_machine_is_known_before_it_is_judged_and_before_a_new_generation_did_a_batch(
     spark: SparkSession, settings: Settings, checkpoints: QueryCheckpoints, stored: Stored
 ) -> None:
