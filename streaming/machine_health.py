@@ -150,7 +150,7 @@ def _ends_of_runs(waiting: pd.DataFrame, patience: Patience) -> pd.DataFrame:
     at, partition = waiting["at"].to_numpy(np.int64), waiting["partition"].to_numpy()
     unbroken_since = waiting["unbroken_since"].to_numpy(np.int64, copy=True)
     other = np.r_[True, (machine[1:] != machine[:-1]) | (partition[1:] != partition[:-1])]
-    begins = other | (_gaps(np.r_[0, at[:-1]], unbroken_since, other) >= patience.silence)
+    begins = other | (_heard_again(unbroken_since, other) - np.r_[0, at[:-1]] >= patience.silence)
     beginning = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     place = np.arange(len(at)) - beginning
     last = np.r_[begins[1:], True]
@@ -160,12 +160,12 @@ def _ends_of_runs(waiting: pd.DataFrame, patience: Patience) -> pd.DataFrame:
     return kept.reset_index(drop=True)
 
 
-def _gaps(before: Micros, unbroken_since: Micros, first: npt.NDArray[np.bool_]) -> Micros:
-    """How long nothing is known of after each `before`, in the order of time; `first` are those of another machine. A
-    run that ends later may reach back over it."""
+def _heard_again(unbroken_since: Micros, first: npt.NDArray[np.bool_]) -> Micros:
+    """When a machine is first known to beat after the heartbeat before each, in the order of time; `first` are those of
+    another machine. A run that ends later may reach back over several."""
     backwards = pd.Series(unbroken_since[::-1]).groupby(np.cumsum(first)[::-1], sort=False)
-    gaps: Micros = np.maximum(backwards.cummin().to_numpy()[::-1] - before, 0)
-    return gaps
+    earliest: Micros = backwards.cummin().to_numpy()[::-1]
+    return earliest
 
 
 def _judged_up_to(clocks: Mapping[int, int], rows: pd.DataFrame, *, one_clock: bool) -> Micros:
@@ -209,26 +209,30 @@ def _after_beats(
         _counted_from(before, partition_before, lost, time) for time in (patience.silence, patience.retirement)
     )
     new = first & (columns["status"][machine] == Status.UNKNOWN)
-    retired = ~new & (_gaps(gone_from, unbroken_since, first) >= patience.retirement)
+    heard_again = _heard_again(unbroken_since, first)
+    retired = ~new & (heard_again - gone_from >= patience.retirement)
     begins = new | retired
     status_before = np.where(np.r_[False, begins[:-1]], Status.INITIALIZING, Status.HEALTHY).astype(np.int8)
     status_before[first] = columns["status"][machine[first]]
-    silent = ~new & (_gaps(silent_from, unbroken_since, first) >= patience.silence)
+    silent = ~new & (heard_again - silent_from >= patience.silence)
     told_silent = silent & (status_before != Status.UNHEALTHY)
     healed = ~begins & (silent | (status_before != Status.HEALTHY))
+    changed = begins | healed  # as whatever was silent is
+    columns["since"][machine[changed]] = at[changed]
+    last = np.r_[first[1:], True]
+    columns["last"][machine[last]] = at[last]
+    columns["partition"][machine[last]] = partition[last]
+    columns["status"][machine[last]] = np.where(begins[last], Status.INITIALIZING, Status.HEALTHY)
+    known = pd.DataFrame({"machine": np.asarray(names, object), **columns})
+    if not changed.any():
+        return known, frame(CHANGE)
     changes = [
         _changes(names, machine, told_silent, status_before, Status.UNHEALTHY, silent_from + patience.silence, before),
         _changes(names, machine, retired, Status.UNHEALTHY, Status.RETIRED, gone_from + patience.retirement, before),
         _changes(names, machine, begins, Status.UNKNOWN, Status.INITIALIZING, at, at),
         _changes(names, machine, healed, np.where(silent, Status.UNHEALTHY, status_before), Status.HEALTHY, at, at),
     ]
-    changed = begins | healed
-    columns["since"][machine[changed]] = at[changed]
-    last = np.r_[first[1:], True]
-    columns["last"][machine[last]] = at[last]
-    columns["partition"][machine[last]] = partition[last]
-    columns["status"][machine[last]] = np.where(begins[last], Status.INITIALIZING, Status.HEALTHY)
-    return pd.DataFrame({"machine": np.asarray(names, object), **columns}), _in_order(changes)
+    return known, _in_order(changes)
 
 
 def _after_silence(
