@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from bench.beating import Machines
 from bench.heartbeat import BY_DEFAULT, DETECTION, LEAST_SILENCES, PATIENCE, Detected, highest, result_of
+from bench.heartbeat_parts import measured, parts
 from lake.machine_audit import UNHEALTHY, story
 
 
@@ -55,3 +56,26 @@ def test_pauses_are_silences_and_near_misses() -> None:
     silent = [change for change in told if change.status == UNHEALTHY]
     assert len(near) > 50 and len(silent) > 500
     assert len(silent) == sum(gap >= PATIENCE.silence for gap in pauses)
+
+
+def test_a_step_takes_what_it_has_more_than_the_one_before() -> None:
+    def batches(*in_tasks: int) -> list[dict[str, Any]]:
+        """The last has no records."""
+        times = {"latestOffset": 2, "queryPlanning": 20, "walCommit": 3, "commitOffsets": 4}
+        return [
+            {
+                "numInputRows": rows,
+                "durationMs": {**times, "addBatch": milliseconds, "triggerExecution": milliseconds + 30},
+                "stateOperators": [{"commitTimeMs": 6}],
+            }
+            for rows, milliseconds in zip([5] * (len(in_tasks) - 1) + [0], in_tasks, strict=True)
+        ]
+
+    steps = {"reading": [batches(40, 50, 60, 1)], "python": [batches(150, 160, 170, 1)], "sink": [batches(200, 220, 1)]}
+    found = parts({step: [measured(each) for each in rounds] for step, rounds in steps.items()})
+    assert found == {
+        "batch": [240],
+        **{"ends": [2], "planning": [20], "offset_log": [3], "commit_log": [4]},
+        **{"reading": [50], "python": [110], "sink": [50]},
+        "state_commit": [6],
+    }
