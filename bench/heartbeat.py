@@ -101,7 +101,8 @@ class _Bench:
             with way() as query, beating(self._connection.servers) as machines:
                 machines.set(count, 0.01)
                 time.sleep(WARM_UP_SECONDS)
-                assert query.isActive
+                if (error := query.exception()) is not None:
+                    raise error
         sustained: dict[str, list[float]] = {"ours": [], "keyed": []}
         detected: dict[int, list[Detected]] = defaultdict(list)
         parts: dict[str, list[float]] = defaultdict(list)
