@@ -39,11 +39,13 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Pulsed:
-    """A query in real time, the partitions of its hub, and how often each of them gets a pulse."""
+    """A query in real time, the partitions of its hub, how often each of them gets a pulse, and whose echoes count:
+    another host's, or those of the one before, say nothing of this query."""
 
     query: str
     partitions: int
     seconds: float
+    sender: str
 
 
 def listen(connection: HubConnection, topic: str, partitions: int, pulsed: Pulsed, told: Listener) -> None:
@@ -79,7 +81,7 @@ class Heard:
         self._heard: dict[str, float] = {}
 
     def take(self, bodies: Sequence[bytes | None], now: datetime, clock: float) -> None:
-        read = (_echo(body, now) for body in bodies)
+        read = (_echo(body, now, self._pulsed.sender) for body in bodies)
         echoes = {echo.partition: echo for echo in read if echo is not None}
         if echoes:
             self._heard |= dict.fromkeys(echoes, clock)
@@ -87,10 +89,12 @@ class Heard:
             self._told.echoed(self._pulsed.query, echoes, all_since, self._pulsed.seconds)
 
 
-def _echo(body: bytes | None, now: datetime) -> Echo | None:
+def _echo(body: bytes | None, now: datetime, sender: str) -> Echo | None:
     """None for a record of somebody else."""
     try:
         fields = json.loads(body or b"")
+        if fields["sender"] != sender:
+            return None
         enqueued = datetime.fromisoformat(fields["enqueued_time"])
         seconds = max(0.0, (now - enqueued).total_seconds())
         return Echo(str(int(fields["partition"])), int(fields["sequence_number"]), enqueued, seconds)

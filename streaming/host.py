@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +62,7 @@ class StreamHost:
         self._run_id = run_id
         self._files = StreamFiles(settings.run_folder, stream.name)
         self._stop = threading.Event()
+        self._sender = f"{run_id or stream.name}-{uuid.uuid4().hex[:8]}"
 
     def run(self) -> int:
         """Returns the process's exit code; a failure is also left in a file for the one who reads the code."""
@@ -189,6 +191,7 @@ class StreamHost:
             datetime.now(UTC),
             progress.rows_of_last_batch,
             chores.add,
+            self._sender,
         )
         progress.listen(spark)
         kept = retention_seconds(connection, set(self._stream.hubs)) if self._stream.hubs else {}
@@ -282,7 +285,7 @@ class StreamHost:
         hub, seconds = self._stream.pulsed_hub, self._stream.pulse_seconds(self._settings)
         if hub is None or not seconds:
             return None
-        pulses = Pulses(connection, hub, seconds, sender=self._run_id or f"{self._stream.name}-{os.getpid()}")
+        pulses = Pulses(connection, hub, seconds, self._sender)
         pulses.start()
         return pulses
 
@@ -292,7 +295,7 @@ class StreamHost:
         for spec in self._stream.queries:
             if spec.echoes is not None and spec.hub is not None and spec.real_time(self._settings):
                 seconds = self._stream.pulse_seconds(self._settings)
-                pulsed = Pulsed(spec.name, partitions[spec.hub], seconds)
+                pulsed = Pulsed(spec.name, partitions[spec.hub], seconds, self._sender)
                 listen(connection, spec.echoes, partitions[spec.echoes], pulsed, progress)
 
     def _watch_sources(

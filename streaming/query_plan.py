@@ -28,6 +28,8 @@ class QueryContext:
     """Of a query, None before its first batch; not there where nobody watches."""
     do_between_batches: Callable[[str, Callable[[], None]], None] = lambda query, chore: None
     """Has a query's chore done now and then, also when no batch comes. By nobody where there is no host."""
+    sender: str = "nobody"
+    """Whom the stream's own records on the hub are of, another one at every start."""
 
     @classmethod
     def without_host(

@@ -22,14 +22,15 @@ from streaming.query_plan import QueryContext, QueryPlan
 from streaming.sensor_readings import anomalous_readings, readings
 from streaming.sensor_windows import MICROS, Windows
 from streaming.sources import observe_newest, planned_records
-from streaming.strict_json import PROVENANCE, TIMES
+from streaming.strict_json import PROVENANCE, TIMES, sql_text
 
 # `current_timestamp` is one for a whole batch, which lasts for minutes in real time.
 NOW = "java_method('java.time.Instant', 'now')"
 ALERT = f"""named_struct(
     'alert_id', alert_id, 'device_id', device_id, 'sensor_freq', sensor_freq, 'event_time', event_time,
     'raised_at', {NOW}, 'anomaly', anomaly, 'partition', partition, 'sequence_number', sequence_number)"""
-ECHO = "named_struct('partition', partition, 'sequence_number', sequence_number, 'enqueued_time', enqueued_time)"
+ECHO = """named_struct(
+    'sender', {sender}, 'partition', partition, 'sequence_number', sequence_number, 'enqueued_time', enqueued_time)"""
 ROWS_A_FILE = 100_000
 # Brokers do not agree on the time to the second, and show a record only when it is safe.
 ABOUT_TO_SHOW = 5 * MICROS
@@ -40,7 +41,7 @@ def alerts_plan(context: QueryContext, query: QuerySpec, generation: Generation)
     settings = context.settings.sensors
     if settings.alerts == "real-time":
         records = planned_records(context, query.hub, generation, None)
-        rows = with_echoes(anomalous_readings(records, settings))
+        rows = with_echoes(anomalous_readings(records, settings), context.sender)
         return QueryPlan(rows, None, real_time_seconds=settings.alert_interval_seconds)
     records = planned_records(context, query.hub, generation, settings.max_records)
     read = observe_newest(records, context.partitions[query.hub], "timestamp")
@@ -54,12 +55,13 @@ def as_alerts(anomalous: DataFrame) -> DataFrame:
     )
 
 
-def with_echoes(anomalous: DataFrame) -> DataFrame:
+def with_echoes(anomalous: DataFrame, sender: str) -> DataFrame:
     """Alerts, and a word of each pulse that passed by, each for its own hub; see `streaming.echoes`."""
+    echo = ECHO.format(sender=sql_text(sender))
     return anomalous.selectExpr(
         f"CASE WHEN pulse THEN '{SENSOR_ECHOES}' ELSE '{SENSOR_ALERTS}' END AS topic",
         "cast(device_id AS BINARY) AS key",
-        f"CASE WHEN pulse THEN to_json({ECHO}, map({TIMES})) ELSE to_json({ALERT}, map({TIMES})) END AS value",
+        f"CASE WHEN pulse THEN to_json({echo}, map({TIMES})) ELSE to_json({ALERT}, map({TIMES})) END AS value",
     )
 
 

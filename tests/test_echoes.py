@@ -13,9 +13,10 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 INTERVAL, PULSE = 60.0, 5.0
 
 
-def echo(partition: int, number: int, seconds_ago: float = 0.5) -> bytes:
+def echo(partition: int, number: int, seconds_ago: float = 0.5, sender: str = "this host") -> bytes:
     at = (NOW - timedelta(seconds=seconds_ago)).isoformat()
-    return json.dumps({"partition": partition, "sequence_number": number, "enqueued_time": at}).encode()
+    told = {"sender": sender, "partition": partition, "sequence_number": number, "enqueued_time": at}
+    return json.dumps(told).encode()
 
 
 class Watched:
@@ -25,7 +26,7 @@ class Watched:
         self._file = folder / "progress.json"
         self.writer = ProgressWriter(self._file, "sensors", None, lambda: NOW)
         self.writer.expect("alerts", INTERVAL)
-        self.heard = Heard(Pulsed("alerts", 2, PULSE), self.writer)
+        self.heard = Heard(Pulsed("alerts", 2, PULSE, "this host"), self.writer)
 
     def hear(self, *echoes: bytes, clock: float | None = None) -> QueryProgress:
         self.heard.take(echoes, NOW, time.monotonic() if clock is None else clock)
@@ -56,6 +57,14 @@ def test_a_partition_that_is_not_heard_of_any_more_gives_no_sign(tmp_path: Path)
     assert watched.hear(echo(0, 2), clock=start + 20).sign_clock == start + 10
     assert watched.hear(echo(0, 3), clock=start + 30).sign_clock == start + 10
     assert watched.hear(echo(1, 2), clock=start + 40).sign_clock == start + 30, "since when both answered"
+
+
+def test_echoes_of_another_host_or_of_the_one_before_do_not_count(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    before = watched.now
+    assert watched.hear(echo(0, 10, sender="that host"), echo(1, 10, sender="that host"), b'{"partition": 0}') == before
+    watched.hear(echo(0, 3), echo(0, 900, sender="that host"), echo(1, 4))
+    assert watched.now.read_to == {"0": 4, "1": 5}
 
 
 def test_the_lag_is_that_at_the_last_pulse(tmp_path: Path) -> None:
