@@ -30,7 +30,7 @@ from streaming.checkpoints import Generation
 from streaming.compilation import interpret
 from streaming.queries import start_query
 from streaming.query_plan import Planner, QueryContext, QueryPlan
-from streaming.sensor_queries import as_alerts
+from streaming.sensor_alerts import as_alerts
 from streaming.sensor_readings import anomalous_readings
 from streaming.session import close_session, spark_session
 from streaming.sources import planned_records

@@ -7,7 +7,7 @@ version; here it is read from the checksum that Delta keeps beside each commit. 
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import date
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lake.days import sql_any_of
-from lake.delta_api import DELTA, delta_log, files_where, none, overwrite, sequence, some, versions_of
+from lake.delta_api import DELTA, delta_log, elements, files_where, none, overwrite, sequence, some, versions_of
 from lake.java import java_class
 from lake.tables import Column, Table
 
@@ -78,19 +78,36 @@ def append_once(rows: DataFrame, table: Table, lake_root: str, writer: str, vers
 
     `writer` must never be reused for another sequence of versions: its rows would be dropped without a word.
     """
+    return append_files(rows, table, lake_root, writer, version) is not None
+
+
+def append_files(
+    rows: DataFrame,
+    table: Table,
+    lake_root: str,
+    writer: str,
+    version: int,
+    wanted: Callable[[], bool] = lambda: True,
+) -> list[Any] | None:
+    """As `append_once`; returns Delta's actions of the files with the rows, None where the version is there already.
+
+    `wanted` is asked when the files are written and not yet in the table; they never are where it says no.
+    """
     spark = rows.sparkSession
     transaction = delta_log(spark, table, lake_root).startTransaction()
     fitted = _fitted(rows, table, StructType.fromJson(json.loads(transaction.metadata().schemaString())))
     if versions_of(transaction.snapshot()).get(writer, -1) >= version:
-        return False
+        return None
     # Makes Delta refuse this commit when another of the same writer comes in between.
     transaction.readTxn().addOne(writer)
     files = transaction.writeFiles(fitted._jdf)
+    if not wanted():
+        return []
     append = java_class(spark, "org.apache.spark.sql.streaming.OutputMode").Append()
     update = java_class(spark, f"{DELTA}.DeltaOperations$StreamingUpdate")
     operation = update(append, writer, version, none(spark))
     transaction.commit(files.appended(noted(spark, writer, version)), operation)
-    return True
+    return elements(files)
 
 
 def replace_days(

@@ -44,7 +44,7 @@ def files_where(spark: SparkSession, transaction: Any, where: str | None) -> lis
     else:
         condition = spark._jsparkSession.sessionState().sqlParser().parseExpression(where)
         files = transaction.filterFiles(sequence(spark, [condition]), False)
-    return [files.apply(number) for number in range(files.size())]
+    return elements(files)
 
 
 def overwrite(spark: SparkSession, where: str | None) -> Any:
@@ -53,6 +53,11 @@ def overwrite(spark: SparkSession, where: str | None) -> Any:
     condition = nothing if where is None else some(spark, where)
     mode = java_class(spark, "org.apache.spark.sql.SaveMode").Overwrite
     return java_class(spark, f"{DELTA}.DeltaOperations$Write")(mode, nothing, condition, *[nothing] * 6)
+
+
+def elements(found: Any) -> list[Any]:
+    """Of a sequence of Scala."""
+    return [found.apply(number) for number in range(found.size())]
 
 
 def sequence(spark: SparkSession, elements: Iterable[Any]) -> Any:

@@ -18,7 +18,8 @@ from streaming.clicks_query import clicks_plan
 from streaming.compilation import SMALL_BATCH, compiled, interpret
 from streaming.machine_queries import health_plan, malformed_plan, status_plan
 from streaming.query_plan import Planner, QueryContext, QueryPlan
-from streaming.sensor_queries import alerts_plan, samples_plan
+from streaming.sensor_alerts import alerts_plan
+from streaming.sensor_samples import samples_plan
 
 PLANNERS: Mapping[tuple[str, str], Planner] = {
     **{(BRONZE.name, query.name): bronze_plan for query in BRONZE.queries},

@@ -16,6 +16,8 @@ MICROS = 1_000_000
 # Of readings at one moment, which comes first; of records that tell the same reading, the first stands for it.
 SAME_READING = ("event_time", "device_id", "sensor_freq")
 ORDER = (*SAME_READING, "partition", "sequence_number")
+SAMPLED = (*ORDER, "anomaly", "alert_id", "processing_time")
+BEFORE_ALL = -(2**63) + 1
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Windows:
     def missed(self, closed_up_to: int | None) -> str:
         """Of how many windows a reading is too late for: those over for it, and those that are closed already."""
         over = f"unix_micros(processing_time) - {self.lateness}"
-        limit = over if closed_up_to is None else f"greatest({over}, {closed_up_to})"
+        limit = over if closed_up_to is None else f"greatest({over}, {_changing(closed_up_to)})"
         return f"cast(size(filter({self._ends}, window_end -> window_end <= {limit})) AS INT)"
 
     def sampled(self, readings: DataFrame, after: int | None, up_to: int) -> DataFrame:
@@ -54,10 +56,11 @@ class Windows:
         has its window's counts too: `readings`, `repeats` and `anomalies`, of its device where each is sampled."""
         group = "window_end, device_id" if self.per_device else "window_end"
         by_order = f"OVER (PARTITION BY {group} ORDER BY {', '.join(ORDER)}"
-        whole = f"OVER (PARTITION BY {group})"
+        # Its order does not matter: with the same one Spark goes through the rows once for both.
+        whole = f"{by_order} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
         before = " AND ".join(f"lag({name}) {by_order}) <=> {name}" for name in SAME_READING)
-        in_windows = readings.selectExpr("*", f"explode({self._ends}) AS window_end").where(
-            f"window_end > {'-9223372036854775807' if after is None else after} AND window_end <= {up_to} "
+        in_windows = readings.selectExpr(*SAMPLED, f"explode({self._ends}) AS window_end").where(
+            f"window_end > {_changing(BEFORE_ALL if after is None else after)} AND window_end <= {_changing(up_to)} "
             f"AND unix_micros(processing_time) - {self.lateness} < window_end"
         )
         return (
@@ -87,8 +90,7 @@ class Windows:
             *self._window,
             "device_id AS of_device" if self.per_device else "cast(NULL AS STRING) AS of_device",
             "roles",
-            *("device_id", "sensor_freq", "event_time", "anomaly", "alert_id"),
-            *("processing_time", "partition", "sequence_number"),
+            *SAMPLED,
             self._date,
         )
 
@@ -118,3 +120,9 @@ class Windows:
     @property
     def _date(self) -> str:
         return f"to_date(timestamp_micros(window_end - {self.length})) AS date"
+
+
+def _changing(number: int) -> str:
+    """SQL of a number that is another one in each batch. Spark would put it into the code that it compiles, and compile
+    that anew each time; an array is handed to the code, and is not looked into before there is a row."""
+    return f"element_at(array({number}L), 1 + (partition & 0))"

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from hub.connection import HubConnection
 from hub.pulses import pulse
 from hub.topics import partition_counts
+from lake import commit
 from lake.audit import rows_of
-from lake.commit import append_once
 from lake.sensor_audit import Reading, WindowRules, audit_readings, audit_samples, newest_closed, samples_of
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 from lake.silver import quarantine_table
@@ -28,7 +28,7 @@ from settings import SensorSettings, Settings
 from streaming.catalog import SENSORS
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
-from streaming.sensor_queries import HubClock, samples_plan
+from streaming.sensor_samples import HubClock, samples_plan
 from streaming.sensor_windows import MICROS
 
 pytestmark = pytest.mark.slow
@@ -169,17 +169,23 @@ def test_each_device_may_be_sampled_by_itself(hub: Readings) -> None:
     assert len(devices) == 6 and None not in devices
 
 
+APPENDING = (
+    "streaming.appended.append_once",
+    "streaming.sensor_samples.append_once",
+    "streaming.sensor_samples.append_files",
+)
 WRITES = (quarantine_table("x").name.split("/")[0], SENSOR_READINGS.name, SENSOR_SAMPLES.name, SENSOR_WINDOWS.name)
 
 
-def cut_off(table: str, when: str) -> Callable[..., bool]:
-    """In place of `append_once`: raises before or after the batch is in the table."""
+def cut_off(name: str, table: str, when: str) -> Callable[..., Any]:
+    """In place of a function that appends: raises before or after the batch is in the table."""
+    whole = getattr(commit, name)
 
-    def append(rows: Any, into: Table, *others: Any) -> bool:
+    def append(rows: Any, into: Table, *others: Any) -> Any:
         if not into.name.startswith(table):
-            return append_once(rows, into, *others)
+            return whole(rows, into, *others)
         if when == "after":
-            append_once(rows, into, *others)
+            whole(rows, into, *others)
         raise OSError("cut off")
 
     return append
@@ -192,8 +198,8 @@ def test_cut_off_anywhere_a_batch_is_completed(hub: Readings, plan: int, monkeyp
     for turn, (table, when) in enumerate((table, when) for table in WRITES for when in ("before", "after")):
         last = fill(hub, 45, seed=10 + turn, begin_ms=last)
         with monkeypatch.context() as patched:
-            for module in ("streaming.appended", "streaming.sensor_queries"):
-                patched.setattr(f"{module}.append_once", cut_off(table, when))
+            for place in APPENDING:
+                patched.setattr(place, cut_off(place.rpartition(".")[2], table, when))
             with pytest.raises(Exception, match="cut off"):
                 hub.work(1 if plan == 1 else turn + 1)
         hub.work(1 if plan == 1 else turn + 2)
