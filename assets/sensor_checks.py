@@ -1,12 +1,17 @@
-"""What is checked of sensors: that alerts on the hub and anomalies in silver are the same."""
+"""What is checked of sensors: that alerts on the hub and anomalies in silver are the same, that every record is
+accounted for, and that few readings come late."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from dagster import AssetCheckResult, AssetChecksDefinition, AssetCheckSeverity, asset_check
 
 from assets.streams import table_key
+from lake.audit import told_place
 from lake.sensor_books import Agreement
-from lake.sensors import SENSOR_SAMPLES
+from lake.sensor_entries import sensor_books
+from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES
+from lake.tables import Table
 from settings import Settings, load_settings
 from streaming.alert_agreement import NobodyKnows, alert_agreement
 
@@ -17,15 +22,64 @@ EXAMPLES = 5
 
 
 def sensor_checks() -> list[AssetChecksDefinition]:
-    @asset_check(
-        asset=table_key(SENSOR_SAMPLES.name),
-        name="alerts_agree",
-        description="Every anomaly of silver was told on the hub, and every alert's reading is in silver and sampled",
-    )
-    def check() -> AssetCheckResult:
-        return alerts_agree(load_settings(), datetime.now(UTC))
+    return [
+        _check(
+            SENSOR_SAMPLES,
+            "alerts_agree",
+            "Every anomaly of silver was told on the hub, and every alert's reading is in silver and sampled",
+            alerts_agree,
+        ),
+        _check(
+            SENSOR_READINGS,
+            "books_balanced",
+            "Every record of bronze is a reading, in quarantine or a pulse, once",
+            books_balanced,
+        ),
+        _check(SENSOR_READINGS, "few_late", "Few readings come too late for a window", few_late),
+    ]
 
-    return [check]
+
+def _check(
+    table: Table, name: str, description: str, look: Callable[[Settings, datetime], AssetCheckResult]
+) -> AssetChecksDefinition:
+    @asset_check(asset=table_key(table.name), name=name, description=description)
+    def check() -> AssetCheckResult:
+        return look(load_settings(), datetime.now(UTC))
+
+    return check
+
+
+def books_balanced(settings: Settings, now: datetime) -> AssetCheckResult:
+    found = sensor_books(settings.lake_root, now - RECENT)
+    wrong = {"are in bronze alone": found.missing, "are there twice, or not in bronze": found.surplus}
+    problems = [
+        f"{len(places):,} {where} ({', '.join(map(told_place, places[:EXAMPLES]))})"
+        for where, places in wrong.items()
+        if places
+    ]
+    return AssetCheckResult(
+        passed=found.balanced,
+        severity=AssetCheckSeverity.ERROR,
+        description=f"Of the records of the last hour {'; '.join(problems)}." if problems else "balanced",
+        metadata={
+            "bronze": found.bronze,
+            "readings": found.readings,
+            "quarantined": found.quarantine,
+            "pulses": found.pulses,
+        },
+    )
+
+
+def few_late(settings: Settings, now: datetime) -> AssetCheckResult:
+    found, most = sensor_books(settings.lake_root, now - RECENT), settings.sensors.most_late
+    share = found.late / found.readings if found.readings else 0.0
+    return AssetCheckResult(
+        passed=share <= most,
+        severity=AssetCheckSeverity.WARN,
+        description=f"{share:.2%} of the readings of the last hour came too late for a window; {most:.2%} are taken "
+        "for normal. Where devices are slow by nature, raise TIDEWATCH_SENSORS_LATENESS_SECONDS.",
+        metadata={"share": share},
+    )
 
 
 def alerts_agree(settings: Settings, now: datetime) -> AssetCheckResult:

@@ -94,7 +94,7 @@ def audit_bronze(
 def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
     """Partition and sequence number of every row."""
     found: set[tuple[int, int]] = set()
-    for batch in _batches(opened(table, lake_root), ("partition", "sequence_number")):
+    for batch in batches_of(table, lake_root, ("partition", "sequence_number")):
         columns = (batch.column(name).to_pylist() for name in ("partition", "sequence_number"))
         found.update(zip(*columns, strict=True))
     return found
@@ -103,22 +103,28 @@ def places_in_bronze(table: Table, lake_root: str) -> set[tuple[int, int]]:
 def rows_of(
     table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
 ) -> Iterator[dict[str, Any]]:
-    for batch in _batches(opened(table, lake_root), columns, where):
+    for batch in batches_of(table, lake_root, columns, where):
         yield from batch.to_pylist()
+
+
+def batches_of(
+    table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    return _batches(_opened(table, lake_root), columns, where)
 
 
 class AtOnce:
     """Tables as they are at one moment: where they are read one after the other, a stream writes in between."""
 
     def __init__(self, lake_root: str, *tables: Table) -> None:
-        self._opened = {table.name: opened(table, lake_root) for table in tables}
+        self._opened = {table.name: _opened(table, lake_root) for table in tables}
 
     def rows_of(self, table: Table, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for batch in _batches(self._opened[table.name], columns):
             yield from batch.to_pylist()
 
 
-def opened(table: Table, lake_root: str) -> DeltaTable | None:
+def _opened(table: Table, lake_root: str) -> DeltaTable | None:
     """At its newest version; what is written later is not seen through it. None where there is no table."""
     try:
         return DeltaTable(table.path(lake_root))

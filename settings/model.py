@@ -262,6 +262,9 @@ class SensorSettings(SettingsGroup):
         30, "A window waits so long after its end for readings, by the hub's clock", ge=0, le=86_400
     )
     per_device: bool = setting(False, "Sample each device's readings of a window, instead of all together")
+    most_late: float = setting(
+        0.05, "A larger share of readings that came too late for a window is warned of", ge=0, le=1
+    )
     ahead_seconds: int = setting(60, "A device's clock may be so far ahead of the hub's", ge=0, le=86_400)
     pulse_seconds: float = setting(
         5,

@@ -1,7 +1,7 @@
-"""The check of alerts against silver: passes where they agree, and fails on each way in which they do not."""
+"""The checks of sensors: they pass where all is well, and fail on each way in which it is not."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,15 @@ import pytest
 from dagster import AssetCheckResult
 from pyspark.sql import SparkSession
 
-from assets.sensor_checks import alerts_agree
+from assets.sensor_checks import alerts_agree, books_balanced, few_late
 from hub import SENSOR_ALERTS
 from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.publisher import KafkaPublisher, Record
+from hub.pulses import pulse
 from hub.topics import create_missing_topics
 from lake.commit import append_once, create_if_missing
+from lake.sensor_entries import BRONZE, QUARANTINE
 from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS
 from lake.tables import Table
 from settings import HubSettings, Settings
@@ -32,7 +34,7 @@ AT = f"timestamp_micros({round(AGO.timestamp() * 1e6)})"
 class Sensors:
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark, self._settings, self._commits = spark, settings, 0
-        for table in (SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS):
+        for table in (SENSOR_READINGS, SENSOR_SAMPLES, SENSOR_WINDOWS, BRONZE, QUARANTINE):
             create_if_missing(spark, table, settings.lake_root)
         create_missing_topics(self._connection, HubSettings(partitions=1), [SENSOR_ALERTS])
 
@@ -46,6 +48,12 @@ class Sensors:
         row = self._spark.range(1).selectExpr(*(f"{value} AS {name}" for name, value in given.items() if name in known))
         append_once(row, table, self._settings.lake_root, "w", self._commits)
         self._commits += 1
+
+    def in_bronze(self, number: int, body: bytes = b"{}") -> None:
+        self.add(BRONZE, sequence_number=f"{number}L", enqueued_time=AT, body=f"X'{body.hex()}'")
+
+    def quarantined(self, number: int) -> None:
+        self.add(QUARANTINE, sequence_number=f"{number}L")
 
     def reading(self, number: int, alert: str | None = None, missed: int = 0, **values: str) -> None:
         alert_id = "cast(NULL AS STRING)" if alert is None else f"'{alert}'"
@@ -64,8 +72,8 @@ class Sensors:
         with KafkaPublisher(self._connection) as publisher:
             publisher.publish(Record(SENSOR_ALERTS, b"pump", json.dumps(body).encode()), lambda outcome: None)
 
-    def look(self) -> AssetCheckResult:
-        return alerts_agree(self._settings, datetime.now(UTC))
+    def look(self, check: Callable[[Settings, datetime], AssetCheckResult] = alerts_agree) -> AssetCheckResult:
+        return check(self._settings, datetime.now(UTC))
 
 
 @pytest.fixture
@@ -100,6 +108,46 @@ def test_what_agrees_passes_and_each_that_does_not_is_named(sensors: Sensors) ->
     assert "1 were told, but are not in silver (false)" in str(sensors.look().description)
     sensors.reading(1, "false", missed=2, processing_time=f"{AT} - INTERVAL 5 HOURS")
     assert (found := sensors.look()).passed, f"told late, after a stream was down: {found}"
+
+
+def test_every_record_of_bronze_is_accounted_for(sensors: Sensors) -> None:
+    assert sensors.look(books_balanced).passed, "nothing at all"
+    for number in (1, 2, 4):
+        sensors.in_bronze(number)
+    sensors.in_bronze(3, pulse("test", NOW))
+    assert sensors.look(books_balanced).passed, "not read yet"
+    sensors.quarantined(1)
+    sensors.reading(2)
+    sensors.reading(4)
+    found = sensors.look(books_balanced)
+    assert found.passed, found
+    assert {name: value.value for name, value in found.metadata.items()} == {
+        "bronze": 4,
+        "readings": 2,
+        "quarantined": 1,
+        "pulses": 1,
+    }
+    sensors.reading(6)
+    assert sensors.look(books_balanced).passed, "bronze is behind"
+    sensors.in_bronze(5)
+    assert "1 are in bronze alone (" in str((found := sensors.look(books_balanced)).description) and not found.passed
+    sensors.quarantined(5)
+    sensors.in_bronze(8)
+    assert "1 are there twice, or not in bronze (" in str(sensors.look(books_balanced).description)
+    sensors.in_bronze(6)
+    assert sensors.look(books_balanced).passed
+    sensors.reading(2)
+    assert not sensors.look(books_balanced).passed, "entered twice"
+
+
+def test_many_late_readings_are_warned_of(sensors: Sensors) -> None:
+    assert sensors.look(few_late).passed, "of none, none is late"
+    sensors.reading(1)
+    sensors.reading(2, missed=2, processing_time=f"{AT} - INTERVAL 5 HOURS")
+    assert sensors.look(few_late).passed, "long ago"
+    sensors.reading(3, missed=1)
+    found = sensors.look(few_late)
+    assert not found.passed and found.metadata["share"].value == 0.5
 
 
 def test_a_hub_that_is_away_is_told(tmp_path: Path) -> None:
