@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
+from bench.rig import wait_for
 from hub.connection import HubConnection
 from hub.pulses import pulse
 from hub.topics import partition_counts
@@ -26,6 +27,7 @@ from lake.silver import quarantine_table
 from lake.tables import Table
 from settings import SensorSettings, Settings
 from streaming.catalog import SENSORS
+from streaming.checkpoints import CheckpointError
 from streaming.queries import start_query
 from streaming.query_plan import QueryContext
 from streaming.sensor_samples import HubClock, samples_plan
@@ -69,11 +71,18 @@ class Readings:
         for partition in partitions:
             self.send(partition, enqueued_ms, pulse("test", EPOCH))
 
-    def work(self, plan: int = 1) -> None:
+    def add_partition(self) -> None:
+        admin = AdminClient(self.connection.client_options())  # type: ignore[arg-type]
+        for future in admin.create_partitions([NewPartitions(self.topic, 3)]).values():
+            future.result()
+        wait_for("the third", lambda: partition_counts(self.connection)[self.topic] == 3, 30)
+
+    def work(self, plan: int = 1, known: int | None = None) -> None:
+        """With `known` it starts while the hub has so many partitions, and is not told of more."""
         self._producer.flush()
-        context = QueryContext.without_host(
-            self.spark, self.settings, self.connection, partition_counts(self.connection)
-        )
+        there = partition_counts(self.connection)
+        partitions = there | {self.topic: known or there[self.topic]}
+        context = QueryContext.without_host(self.spark, self.settings, self.connection, partitions)
         spec = replace(SPEC, source=self.topic, plan=plan)
         start_query(context, SENSORS, spec, samples_plan, until_done=True).awaitTermination()
 
@@ -220,6 +229,53 @@ def test_a_partition_that_falls_behind_holds_windows_open(hub: Readings) -> None
     hub.work()
     assert not any(row["missed_windows"] for row in hub.rows(SENSOR_READINGS, "missed_windows"))
     hub.expect(last_closed(START_MS + 1_800_000))
+
+
+def test_a_partition_that_is_added_while_it_runs_is_read_and_keeps_time(hub: Readings) -> None:
+    last = fill(hub, 60, seed=3)
+    hub.work()
+    hub.add_partition()
+    for second in range(60):
+        at = last + second * 1000
+        hub.reading(2, at, at, "2-0", -1.0 if second % 10 == 0 else 50.0)
+    hub.pulse(last + 300_000)
+    hub.work(known=2)
+    hub.expect(last_closed(last + 59_000))  # by the newest record of the new one, which may have more to come
+    hub.pulse(last + 300_000, (2,))
+    hub.work(known=2)
+    hub.expect(last_closed(last + 59_000))  # after a start, nothing is known of the others before they are heard of
+    hub.pulse(last + 330_000, (0, 1, 2))
+    hub.work(known=2)
+    hub.expect(last_closed(last + 330_000))
+
+
+def test_what_was_malformed_before_does_not_change_what_comes_of_a_batch(hub: Readings) -> None:
+    """A batch is kept in memory or not, by what the one before had; and one has nothing but malformed records."""
+    now = START_MS
+    for size in (3, 0, 2, 5, 0, 0, 1):
+        for number in range(400):
+            now += 100
+            if number < size or size == 5:
+                hub.spoiled.append(hub.send(number % 2, now, b"no JSON"))
+            else:
+                hub.reading(number % 2, now, now, f"{number % 2}-0", 50.0)
+    hub.pulse(now + 200_000)
+    hub.work()
+    hub.expect(last_closed(now + 200_000))
+
+
+def test_without_its_checkpoint_it_refuses_to_write_readings_twice(hub: Readings, tmp_path: Path) -> None:
+    last = fill(hub, 60, seed=4)
+    hub.work()
+    checkpoints = Path(hub.settings.checkpoint_root)
+    checkpoints.rename(tmp_path / "lost")
+    last = fill(hub, 60, seed=5, begin_ms=last)
+    with pytest.raises(CheckpointError, match="Restore the checkpoint from a backup"):
+        hub.work()
+    (tmp_path / "lost").rename(checkpoints)
+    hub.pulse(last + 200_000)
+    hub.work()
+    hub.expect(last_closed(last + 200_000))
 
 
 def test_without_pulses_a_quiet_partition_holds_up_nobody(hub: Readings) -> None:

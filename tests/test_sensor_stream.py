@@ -2,19 +2,24 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from bench.rig import wait_for
 from hub import SENSORS
 from hub.alerts import Alert, alerts_since
 from hub.publisher import Receipt, Record
+from hub.topics import offset_ranges
 from hub.traffic.planned import timestamp
-from lake.audit import rows_of
-from lake.sensors import SENSOR_SAMPLES
+from lake.audit import PLACE, Place, place_of, rows_of
+from lake.sensors import SENSOR_READINGS, SENSOR_SAMPLES
+from streaming.failures import FailureClass
 from streaming.progress import QueryProgress
 from tests.system import Host, System
 
@@ -62,6 +67,10 @@ def alerts(hub: System) -> list[Alert]:
 def told(hub: System, receipts: list[Receipt]) -> bool:
     wanted = {(receipt.partition, receipt.sequence_number) for receipt in receipts}
     return wanted <= {alert.place for alert in alerts(hub)}
+
+
+def readings(hub: System) -> list[Place]:
+    return [place_of(row) for row in rows_of(SENSOR_READINGS, hub.settings.lake_root, PLACE)]
 
 
 def progress_of(hub: System, query: str) -> QueryProgress | None:
@@ -118,6 +127,30 @@ def test_alerts_in_micro_batches_go_on_where_real_time_stopped_and_back(hub: Sys
     start(hub)
     third = read(hub, -3.0)
     wait_for("in real time again", lambda: told(hub, third), 60)
+
+
+def test_a_person_may_accept_that_the_hub_lost_readings(hub: System) -> None:
+    host = start(hub)
+    first = read(hub, -1.0, -2.0, -3.0)
+    wait_for("the first alerts", lambda: told(hub, first), 60)
+    wait_for("a note", lambda: bool((progress_of(hub, "alerts") or QueryProgress(0)).total_batches), 60)
+    wait_for("readings", lambda: len(readings(hub)) == 3, 60)
+    assert host.stop() == 0
+    lost = read(hub, *[-4.0] * 5)
+    ends = {partition: end for partition, (_, end) in offset_ranges(hub.connection, SENSORS).items()}
+    client = AdminClient({"bootstrap.servers": hub.broker.servers})
+    for answer in client.delete_records([TopicPartition(SENSORS, *end) for end in ends.items()]).values():
+        answer.result(10)
+    kept = read(hub, -5.0, 50.0)
+    host = hub.start_host(stream="sensors")
+    assert host.wait_for_exit() == FailureClass.SOURCE_DATA_LOST, host.log.read_text()
+    for query in ("alerts", "samples"):
+        accepted = hub.command("accept-loss", "sensors", query)
+        assert accepted.returncode == 0, accepted.stderr
+    start(hub)
+    wait_for("what is left", lambda: told(hub, kept[:1]) and len(readings(hub)) == 5, 90)
+    assert not {alert.place for alert in alerts(hub)} & {(each.partition, each.sequence_number) for each in lost}
+    assert Counter(readings(hub)) == Counter((each.partition, each.sequence_number) for each in first + kept)
 
 
 def test_killed_and_cut_off_from_the_hub_everything_is_told_and_sampled(hub: System, tmp_path: Path) -> None:
