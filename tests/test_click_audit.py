@@ -111,12 +111,12 @@ def test_without_tables_everything_is_lost(tmp_path: Path) -> None:
 
 
 def test_what_a_stream_writes_meanwhile_is_no_damage(spark: SparkSession, tmp_path: Path) -> None:
-    tables = {CLICKPATH: PATH, CLICK_DUPLICATES: [(0, 1)], CLICK_QUARANTINE: [(0, 2)], CLICKS: WHOLE["clicks"]}
-    for table, places in tables.items():
-        fill(spark, tmp_path, table, places, {})
+    for table, name in ((CLICKS, "clicks"), (CLICK_DUPLICATES, "duplicates"), (CLICK_QUARANTINE, "quarantine")):
+        fill(spark, tmp_path, table, WHOLE[name], {})
+    fill(spark, tmp_path, CLICKPATH, PATH, {})
 
     def in_bronze_after_a_batch() -> set[tuple[int, int]]:
-        for table, places in {CLICKPATH: [(1, 2)], CLICK_QUARANTINE: [(1, 3)], CLICKS: [(1, 2)]}.items():
+        for table, places in ((CLICKPATH, [(1, 2)]), (CLICK_QUARANTINE, [(1, 3)]), (CLICKS, [(1, 2)])):
             fill(spark, tmp_path, table, places, {(1, 2): "c"}, batch=1)
         return in_bronze() | {(1, 2), (1, 3)}
 
