@@ -119,7 +119,7 @@ class _Sampler:
         self._before = counted
         clock = self._clock.after(counted.newest, round(time.time() * MICROS))
         if clock is not None:
-            self._close(self._windows.last_closed(clock), number)
+            self._close(self._windows.last_closed(clock))
 
     def _append(self, read: DataFrame, number: int) -> Counted:
         """In one pass: rows are counted while they are written, and committed when what is malformed is."""
@@ -174,7 +174,9 @@ class _Sampler:
             .select(*columns)
         )
 
-    def _close(self, up_to: int, number: int) -> None:
+    def _close(self, up_to: int) -> None:
+        """Both commits go by the end of what is closed, not by the batch: one that is done again may come to a later
+        end, and what is between the two is then still to be closed."""
         after = self._closed_up_to
         if after is not None and up_to <= after:
             return
@@ -185,9 +187,9 @@ class _Sampler:
                 there = there.where(F.col("window_end") > F.timestamp_micros(F.lit(after or 0)))
                 samples = samples.join(there.select("window_end").distinct(), "window_end", "left_anti")
             samples = samples.select(*(column.name for column in SENSOR_SAMPLES.columns))
-            append_once(samples.coalesce(1), SENSOR_SAMPLES, self._root, self._writer, number)
+            append_once(samples.coalesce(1), SENSOR_SAMPLES, self._root, self._writer, up_to)
             windows = self._windows.as_windows(sampled, up_to).coalesce(1)
-            append_once(windows, SENSOR_WINDOWS, self._root, self._writer, number)
+            append_once(windows, SENSOR_WINDOWS, self._root, self._writer, up_to)
         self._closed_up_to = up_to
         self._files.forget(self._windows.first_moment(up_to))
 

@@ -2,11 +2,13 @@
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +217,28 @@ def test_cut_off_anywhere_a_batch_is_completed(hub: Readings, plan: int, monkeyp
     hub.pulse(last + 200_000)
     hub.work(1 if plan == 1 else turn + 2)
     hub.expect(last_closed(last + 200_000))
+
+
+@pytest.mark.parametrize("table", [SENSOR_SAMPLES, SENSOR_WINDOWS], ids=lambda table: table.name)
+def test_a_batch_that_is_done_again_may_close_more_than_the_first_time(
+    hub: Readings, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's clock is a minute behind the hub's the first time, and closes nothing beyond its own time."""
+    hub.settings = hub.settings.model_copy(update={"sensors": SensorSettings()})  # all of it in one batch
+    end = fill(hub, 180, seed=5)
+    with monkeypatch.context() as patched:
+        patched.setattr("streaming.sensor_samples.time", clock_at(end / 1000 - 60))
+        patched.setattr("streaming.sensor_samples.append_once", cut_off("append_once", table.name, "after"))
+        with pytest.raises(Exception, match="cut off"):
+            hub.work()
+    assert len(hub.samples()) > 0 and newest_closed(hub.settings.lake_root) < last_closed(end) * 1000
+    monkeypatch.setattr("streaming.sensor_samples.time", clock_at(end / 1000))
+    hub.work()
+    hub.expect(last_closed(end))
+
+
+def clock_at(seconds: float) -> SimpleNamespace:
+    return SimpleNamespace(time=lambda: seconds, monotonic=time.monotonic, sleep=time.sleep)
 
 
 def test_a_partition_that_falls_behind_holds_windows_open(hub: Readings) -> None:
