@@ -256,3 +256,12 @@ class Rig(Home):
             if same and process.pid != os.getpid():
                 found.append(process)
         return found
+
+    def cpu_seconds(self) -> float:
+        """Of the processes that work on this home now; what others used that have ended is not in it."""
+        used = 0.0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                used += times.user + times.system
+        return used

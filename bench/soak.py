@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from bench.drivers import batches_in, host_by_hand, stale_commits
 from bench.recovery import BACK_SECONDS, BAR, VICTIMS, bare_start, recovery
 from bench.rig import CODE_SERVER, DAEMON, FAULTS, STREAM, Rig, wait_for
@@ -34,7 +32,7 @@ SILENCE_SECONDS = 10.0
 QUIET_SECONDS = 20.0
 SEEN_SECONDS = 20.0
 SATURATED = 0.95
-"""Of the machine's cores, what a load has to use."""
+"""Of the machine's cores, what a loaded system, its hub and the sender have to use together."""
 SERVICES = {"code server": CODE_SERVER, "daemon": DAEMON}
 """Whose deaths leave the streams alone."""
 AS_IN_USE = {
@@ -198,7 +196,7 @@ class Soak:
                 self._left_alone(rig, minutes, "loaded")
             busy, behind = self.report["loaded"]["cores_busy"], self.report["loaded"]["most_behind"]
             self.expect(behind > rate, f"the load was too little: never more than {behind:,} records behind")
-            self.expect(busy >= SATURATED, f"the load was too little: {busy:.0%} of the cores' time was used")
+            self.expect(busy >= SATURATED, f"the load was too little: it used {busy:.0%} of the cores' time")
             self._audit(rig, ledger, wait=1800)
 
     def _unhurt(self, rig: Rig, victim: str) -> None:
@@ -289,7 +287,7 @@ class Soak:
             wait_for(f"{stream} runs", partial(_runs, rig, stream), BACK_SECONDS)
         before = {stream: rig.holder(stream) for stream in self.streams}
         end, most_behind = time.monotonic() + minutes * 60, 0
-        psutil.cpu_percent()  # the next tells what was used since
+        began, used_before = time.monotonic(), rig.cpu_seconds()
         while time.monotonic() < end:
             time.sleep(5)
             for stream, holder in before.items():
@@ -305,7 +303,7 @@ class Soak:
             if kind.startswith("restarts")
         )
         self.expect(not restarts, f"the supervisor restarted what was {how} {restarts} times")
-        busy = psutil.cpu_percent() / 100
+        busy = (rig.cpu_seconds() - used_before) / (time.monotonic() - began) / (os.cpu_count() or 1)
         self.report[how] = {
             "minutes": minutes,
             "restarts": restarts,

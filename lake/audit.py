@@ -114,7 +114,8 @@ def batches_of(
 
 
 class AtOnce:
-    """Tables as they are at one moment: where they are read one after the other, a stream writes in between."""
+    """Tables as they are at nearly one moment, at which all are opened: reading one after the other takes so long on
+    large tables that a stream always writes in between."""
 
     def __init__(self, lake_root: str, *tables: Table) -> None:
         self._opened = {table.name: _opened(table, lake_root) for table in tables}

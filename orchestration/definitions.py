@@ -45,7 +45,7 @@ defs = Definitions(
     schedules=[
         retrain_schedule(retrain),
         check_schedule("check_silver", "Books, freshness, shares and unknown fields of silver", of_silver),
-        check_schedule("check_sensors", "Whether alerts on the hub agree with silver", of_sensors),
+        check_schedule("check_sensors", "Alerts against silver, books, and late readings", of_sensors),
         check_schedule(
             "check_anomalies", "Whether the current model judges, and clicks are as it knows them", of_anomalies
         ),
