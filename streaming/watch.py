@@ -219,8 +219,8 @@ def after_idleness(before: QueryProgress, now: datetime) -> QueryProgress:
 def after_batch(
     before: QueryProgress, event: SparkProgress, now: datetime, asked: Mapping[str, int] | None = None
 ) -> QueryProgress:
-    """`asked` is how far the hub reached when it was last asked. Spark itself asks when a batch begins, which is long
-    ago for one in real time."""
+    """`asked` is how far the hub reached when the host last asked it. Spark itself asks when a batch begins, which is
+    long ago at the end of a long one."""
     states = event["stateOperators"]
     watermark = event.get("eventTime", {}).get("watermark")
     newest = newest_records(event)
@@ -246,30 +246,39 @@ def after_batch(
         return after
     if before.echoed:
         return with_unread(after, dict(asked or {}), now)
-    return with_lag(after, _hub_partitions(event["sources"][0].get("latestOffset")) if event["sources"] else {}, now)
+    began = datetime.fromisoformat(event["timestamp"])
+    asked_at = datetime.fromisoformat(before.source_asked_at) if before.source_asked_at else began
+    if asked and asked_at > began:
+        return with_unread(after, dict(asked), now, asked_at)
+    ends = _hub_partitions(event["sources"][0].get("latestOffset")) if event["sources"] else {}
+    return with_lag(after, ends, now, began)
 
 
-def with_lag(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
-    """What is unread of a hub that reaches to these ends, and how fast it grows; unknown until the query told how far
-    it has read."""
+def with_lag(
+    query: QueryProgress, ends: dict[str, int], now: datetime, asked_at: datetime | None = None
+) -> QueryProgress:
+    """What is unread of a hub that reached to these ends when it was asked, now unless said otherwise, and how fast it
+    grows; unknown until the query told how far it has read."""
     if not query.read_to or not ends:
         return query
-    source_end = sum(ends.values())
+    source_end, at = sum(ends.values()), asked_at or now
     return replace(
-        with_unread(query, ends, now),
+        with_unread(query, ends, now, at),
         source_end=source_end,
-        source_asked_at=now.isoformat(),
-        arriving_rows_per_second=_growth(query, source_end, now),
+        source_asked_at=at.isoformat(),
+        arriving_rows_per_second=_growth(query, source_end, at),
     )
 
 
-def with_unread(query: QueryProgress, ends: dict[str, int], now: datetime) -> QueryProgress:
+def with_unread(
+    query: QueryProgress, ends: dict[str, int], now: datetime, asked_at: datetime | None = None
+) -> QueryProgress:
     if not ends:
         return query
     known = {partition: end for partition, end in ends.items() if partition in query.read_to or not query.echoed}
     unread = {partition: max(0, end - query.read_to.get(partition, 0)) for partition, end in known.items()}
     behind = [partition for partition, count in unread.items() if count]
-    caught_up = {partition: now.isoformat() for partition, count in unread.items() if not count}
+    caught_up = {partition: (asked_at or now).isoformat() for partition, count in unread.items() if not count}
     return replace(
         query,
         lag_records=sum(unread.values()),

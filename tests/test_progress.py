@@ -3,13 +3,14 @@ import time
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from processes.identity import boot_id
 from streaming.health import HealthState, StreamHealth
 from streaming.progress import RUNNING, QueryProgress, StreamProgress
-from streaming.watch import with_lag
+from streaming.watch import after_batch, with_lag
 
 PROGRESS = StreamProgress(
     "bronze",
@@ -114,3 +115,30 @@ def test_the_hubs_growth_is_measured_between_two_looks() -> None:
     first = with_lag(READ, {"0": 100}, NOW)
     assert with_lag(first, {"0": 600}, NOW + timedelta(seconds=50)).arriving_rows_per_second == 10
     assert with_lag(first, {"0": 200}, NOW + timedelta(seconds=10)).arriving_rows_per_second == 5
+
+
+def batch_of(seconds: float) -> dict[str, Any]:
+    """As Spark tells of it: it read all that there was when it began."""
+    return {
+        "timestamp": (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z"),
+        "batchId": 4,
+        "numInputRows": 20,
+        "batchDuration": seconds * 1000,
+        "stateOperators": [],
+        "sources": [{"endOffset": {"clicks": {"0": 20}}, "latestOffset": {"clicks": {"0": 20}}}],
+    }
+
+
+def test_what_came_during_a_long_batch_has_waited_since_it_began() -> None:
+    began = NOW - timedelta(seconds=47)
+    before = with_lag(replace(READ, read_to={"0": 0}, read_up_to={}), {"0": 20}, began - timedelta(seconds=1))
+    # Nobody asked the hub during the batch; then it is asked a second after it.
+    after = after_batch(before, batch_of(47), NOW)
+    seen = with_lag(after, {"0": 960}, NOW + timedelta(seconds=1))
+    assert (seen.lag_records, seen.lag_seconds) == (940, 48)
+    assert seen.arriving_rows_per_second == pytest.approx(940 / 48)
+    # It was asked three seconds before the batch ended.
+    asked = with_lag(before, {"0": 900}, NOW - timedelta(seconds=3))
+    seen = after_batch(replace(asked, read_up_to={"0": began.isoformat()}), batch_of(47), NOW, {"0": 900})
+    assert (seen.lag_records, seen.lag_seconds) == (880, 47)
+    assert seen.arriving_rows_per_second == asked.arriving_rows_per_second

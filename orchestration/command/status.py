@@ -113,6 +113,9 @@ def _state(files: StreamFiles, now: datetime) -> StreamState:
     progress = StreamProgress.read(files.progress) if held else None
     queries = [_query_state(name, query, now) for name, query in progress.queries.items()] if progress else []
     health = StreamHealth.read(files.health)
+    if health is not None and health.state is HealthState.STOPPED and not held:
+        kept = health.unread_kept_until
+        return StreamState(files.stream, health.state, health.sentence or None, health.run_id, unread_kept_until=kept)
     if health is None or health.age_seconds(now) > LOOK_AGE_SECONDS:
         return _unsupervised(files, held, progress, queries)
     if not held and health.state in (HealthState.RUNNING, HealthState.CATCHING_UP):
