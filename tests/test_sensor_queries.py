@@ -78,6 +78,8 @@ class Readings:
         for future in admin.create_partitions([NewPartitions(self.topic, 3)]).values():
             future.result()
         wait_for("the third", lambda: partition_counts(self.connection)[self.topic] == 3, 30)
+        self._producer.flush()
+        self.__post_init__()  # the producer asks for partitions only every few minutes
 
     def work(self, plan: int = 1, known: int | None = None) -> None:
         """With `known` it starts while the hub has so many partitions, and is not told of more."""
