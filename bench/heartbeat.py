@@ -68,6 +68,17 @@ class Detected:
 
 
 def measure(runs: int, say: Callable[[str], None]) -> Result:
+    with own_hub() as (settings, connection):
+        bench = _Bench(settings, connection, say)
+        try:
+            return bench.result(runs)
+        finally:
+            bench.close()
+
+
+@contextmanager
+def own_hub() -> Iterator[tuple[Settings, HubConnection]]:
+    """A broker and a home in a folder of their own, with nothing of the user's settings; batches back to back."""
     with tempfile.TemporaryDirectory(prefix="tidewatch-bench-") as folder:
         settings = Settings(
             home=Path(folder),
@@ -79,11 +90,7 @@ def measure(runs: int, say: Callable[[str], None]) -> Result:
         )
         folder_of_hub, jars = settings.hub_folder, settings.jars
         with EmbeddedBroker(folder_of_hub, jars, port=free_port(), controller_port=free_port()) as broker:
-            bench = _Bench(settings, HubConnection(broker.servers), say)
-            try:
-                return bench.result(runs)
-            finally:
-                bench.close()
+            yield settings, HubConnection(broker.servers)
 
 
 class _Bench:

@@ -9,7 +9,6 @@ import json
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -28,14 +27,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from bench.beating import beating
 from bench.figures import Figure, Result
+from bench.heartbeat import own_hub
 from bench.rig import wait_for
 from hub import HEARTBEATS, MACHINE_STATUS
-from hub.broker import EmbeddedBroker
 from hub.connection import HubConnection
 from hub.pulses import Pulses
 from hub.topics import create_missing_topics, offset_ranges, partition_counts
-from processes.ports import free_port
-from settings import HeartbeatSettings, HubSettings, Settings, SparkSettings
+from settings import Settings
 from streaming.catalog import HEARTBEAT, QuerySpec
 from streaming.checkpoints import Generation, QueryCheckpoints
 from streaming.heartbeats import beats
@@ -196,29 +194,18 @@ def _into_nothing(batch: DataFrame, number: int) -> None:
 
 
 def measure(machines: int, rounds: int, seconds: float, say: Callable[[str], None]) -> Result:
-    with tempfile.TemporaryDirectory(prefix="tidewatch-bench-") as folder:
-        settings = Settings(
-            home=Path(folder),
-            lake=None,
-            checkpoints=None,
-            hub=HubSettings(),
-            heartbeat=HeartbeatSettings(trigger_seconds=0),
-            spark=SparkSettings(driver_memory="2g"),
-        )
-        folder_of_hub, jars = settings.hub_folder, settings.jars
-        with EmbeddedBroker(folder_of_hub, jars, port=free_port(), controller_port=free_port()) as broker:
-            connection = HubConnection(broker.servers)
-            create_missing_topics(connection, settings.hub, [HEARTBEATS, MACHINE_STATUS])
-            spark = spark_session(settings, "bench")
-            pulses = Pulses(connection, HEARTBEATS, settings.heartbeat.pulse_seconds, "bench")
-            pulses.start()
-            try:
-                with beating(connection.servers) as running:
-                    running.set(machines, 0.01)
-                    found = parts(_in_turns(Steps(spark, settings, connection), rounds, seconds, say))
-            finally:
-                pulses.stop()
-                close_session(spark)
+    with own_hub() as (settings, connection):
+        create_missing_topics(connection, settings.hub, [HEARTBEATS, MACHINE_STATUS])
+        spark = spark_session(settings, "bench")
+        pulses = Pulses(connection, HEARTBEATS, settings.heartbeat.pulse_seconds, "bench")
+        pulses.start()
+        try:
+            with beating(connection.servers) as running:
+                running.set(machines, 0.01)
+                found = parts(_in_turns(Steps(spark, settings, connection), rounds, seconds, say))
+        finally:
+            pulses.stop()
+            close_session(spark)
     return Result("heartbeat_parts", {name: Figure.plain(values, "ms") for name, values in found.items()})
 
 

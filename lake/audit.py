@@ -110,7 +110,7 @@ def rows_of(
 def batches_of(
     table: Table, lake_root: str, columns: tuple[str, ...], where: ds.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    return _batches(_opened(table, lake_root), columns, where)
+    return _batches(opened(table, lake_root), columns, where)
 
 
 class AtOnce:
@@ -118,17 +118,18 @@ class AtOnce:
     large tables that a stream always writes in between."""
 
     def __init__(self, lake_root: str, *tables: Table) -> None:
-        self._opened = {table.name: _opened(table, lake_root) for table in tables}
+        self._opened = {table.name: opened(table, lake_root) for table in tables}
 
     def rows_of(self, table: Table, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for batch in _batches(self._opened[table.name], columns):
             yield from batch.to_pylist()
 
 
-def _opened(table: Table, lake_root: str) -> DeltaTable | None:
-    """At its newest version; what is written later is not seen through it. None where there is no table."""
+def opened(table: Table, lake_root: str, version: int | None = None) -> DeltaTable | None:
+    """At its newest version or the one given; what is written later is not seen through it. None where there is no
+    table."""
     try:
-        return DeltaTable(table.path(lake_root))
+        return DeltaTable(table.path(lake_root), version=version)
     except TableNotFoundError:
         return None
 

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from lake.anomalies import PAGE_LOAD_ANOMALIES
+from lake.audit import opened
 from lake.silver import CLICK_ACTIVITY, CLICK_DUPLICATES, CLICK_QUARANTINE, clicks_table
 from lake.tables import Table, bronze_table
 
@@ -80,7 +79,7 @@ def clicks_since(lake_root: str, day: date) -> int:
 
 def page_load_times(lake_root: str, since: datetime, about: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Of clicks from then on: all, or evenly spread over them about so many; reads the clicks."""
-    table = _opened(CLICKS, lake_root)
+    table = opened(CLICKS, lake_root)
     if table is None:
         return np.empty(0)
     wanted = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
@@ -112,7 +111,7 @@ def unjudged_clicks(lake_root: str, next_version: int) -> Unjudged:
 
 def newest_window(lake_root: str) -> datetime | None:
     """The end of the newest window in click_activity."""
-    table = _opened(CLICK_ACTIVITY, lake_root)
+    table = opened(CLICK_ACTIVITY, lake_root)
     ends = table.to_pyarrow_dataset().to_table(columns=["window_end"])["window_end"] if table else None
     found: datetime | None = pc.max(ends).as_py() if ends is not None else None
     return found
@@ -130,7 +129,7 @@ class UnknownFields:
 def unknown_fields(lake_root: str, since: datetime, most_clicks: int) -> UnknownFields:
     """Reads clicks from then on that have unknown fields, so many at most."""
     found = UnknownFields()
-    table = _opened(CLICKS, lake_root)
+    table = opened(CLICKS, lake_root)
     if table is None:
         return found
     wanted = (ds.field("date") >= since.date()) & (ds.field("processing_time") >= since)
@@ -178,13 +177,6 @@ def _newest(table: Table, lake_root: str) -> datetime | None:
 
 
 def _files(table: Table, lake_root: str, version: int | None = None) -> pa.Table | None:
-    opened = _opened(table, lake_root, version)
-    found = pa.table(opened.get_add_actions(flatten=True)) if opened else None
+    there = opened(table, lake_root, version)
+    found = pa.table(there.get_add_actions(flatten=True)) if there else None
     return found if found is not None and found.num_rows else None
-
-
-def _opened(table: Table, lake_root: str, version: int | None = None) -> DeltaTable | None:
-    try:
-        return DeltaTable(table.path(lake_root), version=version)
-    except TableNotFoundError:
-        return None
